@@ -8,7 +8,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from experiments.launch.signals import Stopped, stop_signals_raise
+from experiments.run.signals import Stopped, stop_signals_raise
 
 
 def run() -> int:

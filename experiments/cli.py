@@ -14,7 +14,7 @@ from experiments import options as o
 from experiments.console import command_line, printable, program
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.extensions import choices
-from experiments.launch.signals import Stopped, stop_signals_raise
+from experiments.run.signals import Stopped, stop_signals_raise
 
 EXIT_WRONG_USE, EXIT_STOPPED = 2, 128
 """a stopped run's exit status is EXIT_STOPPED and the signal's number"""

@@ -28,10 +28,10 @@ from experiments.config import Config, check_range
 from experiments.extensions import choices
 from experiments.figures.curves import mark_floors, plotted, shown_floors
 from experiments.figures.style import variant_style
-from experiments.launch.training_job import load_objective, read_job
 from experiments.records.record import is_packed, read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
+from experiments.run.job import load_objective, read_job
 from experiments.training.classification import ClassifierModel, TextClassifier
 from experiments.training.masked import MaskedModel, MaskedToken
 from experiments.training.models import LanguageModel, Trained, resolve_device

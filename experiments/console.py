@@ -1,5 +1,6 @@
 """Console output: the name that the program was called by, its console, and text that is safe on one line."""
 
+import math
 import os
 import re
 import shlex
@@ -103,7 +104,30 @@ def _quoted(argument: str) -> str:
 
 def available_cores() -> int:
     """A container or a batch system often lets a process use fewer than the machine has; not every system can say."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    counted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(counted, cpu_quota())))
+
+
+def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """How many cores' time the control groups (version 1 or 2) of this process may take; infinite without a limit."""
+    limits = [math.inf]
+    for line in own.read_text().splitlines() if own.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            top = groups / "cpu" if controllers else groups
+            group = top / path.lstrip("/")  # in a container it may not be there, but the top one is
+            limits += [_quota_of(each) for each in (group, *group.parents) if each.is_relative_to(top)]
+    return min(limits)
+
+
+def _quota_of(group: Path) -> float:
+    if (group / "cpu.max").exists():
+        quota, period = (group / "cpu.max").read_text().split()
+    elif (group / "cpu.cfs_quota_us").exists():
+        quota, period = ((group / name).read_text().strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    else:
+        return math.inf
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def duration(seconds: float) -> str:

@@ -96,10 +96,9 @@ class RunOptions(ListOptions):
     """time such as 2h, 90m or 45s: no run is started that would not end in it, by the time that others took, or trial
     steps; one that has not ended then is stopped; what is measured then, and the report, come after it; on a
     GPU they are left to the command without it"""
-    part: str | None = None
-    """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
     prepare: bool = False
-    """make the directory of every run that is not done, and train nothing: each is for `train`, under torchrun say"""
+    """make the directory of every run that is not done, and train nothing: each is for `train`, in a job array or under
+    torchrun say"""
     tracker: str | None = None
     """comma-separated: tensorboard, wandb (offline) or trackio, which show each run's metrics as they come"""
     task: str | None = None

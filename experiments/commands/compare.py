@@ -17,9 +17,9 @@ from typing import Any
 from experiments.commands.run import run
 from experiments.comparison import Comparison, load
 from experiments.console import program
-from experiments.launch.signals import Stopped
 from experiments.options import ALL, BENCHMARK, RunOptions, as_words, parse
 from experiments.presets import get_preset
+from experiments.run.signals import Stopped
 from experiments.studies.registry import STUDIES
 
 

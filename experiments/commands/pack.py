@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 from torch import Tensor
 
-from experiments.launch.launcher import Run
+from experiments.objects import Run
 from experiments.options import PackOptions
 from experiments.records.csv_files import find_table, read_table
 from experiments.records.files import read_file, write_atomically

@@ -16,9 +16,9 @@ from experiments.console import duration
 from experiments.data.corpus import Data
 from experiments.data.registry import DATA_SETS
 from experiments.extensions import origins
-from experiments.launch.registry import LAUNCHERS
 from experiments.options import RunOptions
 from experiments.records.schema import Comparison, Origin
+from experiments.run.registry import LAUNCHERS
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.training.determinism import nondeterministic_operations

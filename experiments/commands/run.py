@@ -1,12 +1,13 @@
 """The run command: what it is to do, checked as far as that goes without PyTorch, and then done."""
 
+from experiments.commands.finished import is_reported
 from experiments.config import Config, check_range
 from experiments.console import program, say_that_it_loads
-from experiments.launch.parts import parse_part
-from experiments.launch.registry import check_resources
-from experiments.launch.time_limit import TimeLimit
 from experiments.options import ALL, BENCHMARK, RunOptions, parse
 from experiments.presets import get_preset
+from experiments.records.record import read_comparison
+from experiments.run.registry import check_resources
+from experiments.run.time_limit import TimeLimit
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import parse_trackers
 from experiments.variants import parse_variants
@@ -45,25 +46,22 @@ def run(options: RunOptions, limit: TimeLimit | None = None) -> int:
         return run_benchmark(options)
     parse_trackers(options.tracker)
     check_resources(options.launcher, options.resources)
-    if options.part is not None:
-        parse_part(options.part)
-    if options.part and options.learning_rates:
-        raise ValueError(
-            "--part trains a share of runs that are known, and --learning-rates finds out which are needed; leave out "
-            "--part (--workers trains several at once, --launcher on many machines)"
-        )
     if options.extend and options.dry_run:
         raise ValueError("--extend changes what is there, and --dry-run writes nothing; leave out one")
     if options.prepare and options.dry_run:
         raise ValueError("--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one")
-    if options.prepare and (options.part or options.learning_rates):
+    if options.prepare and options.learning_rates:
         raise ValueError(
-            "--prepare makes the directories of all runs at once, at rates that are known; leave out --part and "
-            "--learning-rates"
+            "--prepare makes the directories of all runs at once, at rates that are known; leave out --learning-rates"
         )
     config = resolved_config(options)
     if options.variants is not None:
         parse_variants(options.variants)
+    if is_reported(STUDIES[options.study], options, config):
+        runs = len([*read_comparison(options.directory).runs])
+        report = options.directory / "report.html"
+        print(f"{runs} of {runs} runs are done already, and the report is newer: there is nothing to do ({report})")
+        return 0
     say_that_it_loads(f"run {options.study}")
     if (of_data := get_preset(options.preset, STUDIES[options.study]).of_data) and "data" not in options.settings:
         from experiments.commands.run_data_sets import run_data_sets

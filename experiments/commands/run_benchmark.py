@@ -24,10 +24,10 @@ from experiments.config import Config
 from experiments.console import command_line, duration, make_console, printable, program
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED, RunFailed
-from experiments.launch.launcher import Job, Run
-from experiments.launch.time_limit import TimeLimit, parse_time
+from experiments.objects import Job, Run
 from experiments.options import PackOptions, RunOptions, as_words, given_options, parse
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
+from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.studies.registry import STUDIES

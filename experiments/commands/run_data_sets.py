@@ -8,9 +8,9 @@ from experiments.console import make_console, printable, program
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
 from experiments.errors import EXIT_FAILED
-from experiments.launch.time_limit import TimeLimit, parse_time
 from experiments.options import RunOptions
 from experiments.report.overview import write_overview
+from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.registry import STUDIES
 
 
@@ -58,7 +58,7 @@ def run_data_sets(
         if limit and limit.reached:
             break
     console.rule()
-    if not options.dry_run and options.part is None:
+    if not options.dry_run:
         console.print(f"report of all: {write_overview(root, STUDIES, lambda _: None)}", soft_wrap=True)
     for name in missing:
         console.print(f"{name} was left out, because it is not here; the command `data` tells how to get it")

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -18,21 +17,12 @@ from experiments.config import Config
 from experiments.console import available_cores, command_line, duration, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
-from experiments.launch.companions import check_can_share
-from experiments.launch.extend import as_it_was, extend, extended_config, was_stopped
-from experiments.launch.launcher import Launcher, Run
-from experiments.launch.parts import Part, parse_part, without_part
-from experiments.launch.progress import Display
-from experiments.launch.registry import is_elsewhere, make_launcher
-from experiments.launch.resources import Resources, parse_resources
-from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
-from experiments.launch.runs import Failure, Training, prepare_runs, train_runs
-from experiments.launch.time_limit import TimeLimit, parse_time
+from experiments.objects import Needs, Run, parse_needs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records import environment, store
 from experiments.records.files import remove_leftovers
-from experiments.records.lock import check_free, for_a_moment, one_part, only_one_run
+from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import (
     TRIALS,
     is_finished,
@@ -44,6 +34,15 @@ from experiments.records.record import (
 )
 from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
+from experiments.run.display import Display
+from experiments.run.extend import as_it_was, extend, extended_config, was_stopped
+from experiments.run.loop import Launcher
+from experiments.run.peers import check_can_share
+from experiments.run.plan import Training, prepare_runs
+from experiments.run.registry import LAUNCHERS, is_elsewhere
+from experiments.run.reuse import Trained, other_code, take_over, trained_runs
+from experiments.run.runs import Failure, train_runs
+from experiments.run.time_limit import TimeLimit, parse_time, without_limit
 from experiments.study import Study, resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.training import models, tuning
@@ -75,7 +74,7 @@ def run_training(
 ) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
 
-    Of a part it only trains. ``rates`` are those of variants that have another learning rate than the comparison.
+    ``rates`` are those of variants that have another learning rate than the comparison.
     ``limit`` is that of several comparisons together, instead of the options'. ``rate_seeds``, if there are as many,
     decide between the best learning rates.
 
@@ -105,14 +104,9 @@ def run_training(
         workers = max(1, available_cores() // (config.threads * options.nproc))
         if device.type == "cuda":
             workers = min(workers, runs_beside_each_other(root))
-    launcher = make_launcher(
-        options.launcher,
-        workers=workers,
-        run_timeout=options.run_timeout,
-        resources=options.resources,
-        default=Resources(cpu=config.threads * options.nproc, gpu=options.nproc if device.type == "cuda" else 0),
-        limit=limit,
-    )
+    count = options.nproc
+    default = Needs(config.threads * count, count if device.type == "cuda" else 0, nproc=count)
+    launcher = LAUNCHERS[options.launcher](workers=workers, needs=parse_needs(options.resources, default))
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
     for one in configs.values():
@@ -133,7 +127,7 @@ def run_training(
     reusable = {} if options.reuse is None else trained_runs(options.reuse, passed_over)
 
     console = make_console()
-    command = command_line(without_part(options.words))
+    command = command_line(without_limit(options.words))
     comparison = store.new_comparison(root, options.study, options.preset, command, device)
     comparison.config = dataclasses.asdict(config)
     comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
@@ -169,10 +163,7 @@ def run_training(
         print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
     store.make_directory(root)
-    part = None if options.part is None else parse_part(options.part)
-    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, part, limit, workers or 1)
-    if part is not None:
-        return _train_part(trainer, comparison, part, workers)
+    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, limit, workers or 1)
     with only_one_run(root, console):
         comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
         print_head(console, comparison, objective.corpus, device, workers)
@@ -189,7 +180,7 @@ def _device(options: RunOptions) -> torch.device:
     """
     if not is_elsewhere(options.launcher):
         return models.resolve_device(options.device)
-    gpus = parse_resources(options.resources, Resources(gpu=math.nan)).gpu
+    gpus = parse_needs(options.resources, Needs(gpu=math.nan)).gpu
     if options.device == "cpu" and gpus > 0:
         raise ValueError("--resources reserves a GPU, and --device is cpu; leave one of them out")
     if options.device == "cuda" and gpus == 0:
@@ -211,7 +202,6 @@ class _Trainer:
     device: torch.device
     launcher: Launcher
     reusable: dict[str, Trained]
-    part: Part | None
     limit: TimeLimit | None
     workers: int
     """runs at a time, where it is known"""
@@ -248,23 +238,17 @@ class _Trainer:
             plugins=self.plugins,
             initial_weights=what.initial_weights,
             trackers=parse_trackers(options.tracker),
-            part=self.part,
         )
 
     def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> dict[Run, Failure]:
         """Train those of a comparison's runs that are not done; what is to be noted is ``comparison``'s."""
         training = self.training(at, what)
-        with for_a_moment(self.root) if self.part else nullcontext():
-            self.objective.save(at)
-            taken = take_over(training, runs, self.reusable)
-            for run, there in taken.items():
-                self.console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
-            sentence = other_code(taken, "runs" if at == self.root else "trials of learning rates")
-            store.add_notes(comparison, [] if sentence is None else [sentence])
-            if self.part and sentence:
-                on_disk = read_comparison(self.root)
-                store.add_notes(on_disk, [sentence])
-                write_record(self.root / "comparison.json", on_disk)
+        self.objective.save(at)
+        taken = take_over(training, runs, self.reusable)
+        for run, there in taken.items():
+            self.console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
+        sentence = other_code(taken, "runs" if at == self.root else "trials of learning rates")
+        store.add_notes(comparison, [] if sentence is None else [sentence])
         done = sum(map(training.is_finished, runs))
         if done:
             self.console.print(f"{done} of {len(runs)} runs are done already")
@@ -275,8 +259,8 @@ class _Trainer:
             self._estimate(self.limit, training, missing)
             # What has failed is tried again when the others have had their turn.
             runs = sorted(runs, key=lambda run: run_status(at, *run).state == "failed")
-        with Display(self.console, runs, done, training.config.steps) as display:
-            return train_runs(training, runs, self.launcher, display, self.limit)
+        with Display(self.console, runs, done, training.config.steps, self.objective.loss_unit) as display:
+            return train_runs(training, runs, self.launcher, display, self.limit, self.options.run_timeout)
 
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take: what runs took before on this machine, or else by trial steps."""
@@ -336,24 +320,6 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
         console.print(f"  {command_line(['train', str(job.directory)])}", soft_wrap=True)
     console.print("when all have ended, the same command without --prepare writes the report", soft_wrap=True)
     return 0
-
-
-def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: int | None) -> int:
-    """Train a part of a comparison, while others may train theirs. Returns the exit status."""
-    root, console = trainer.root, trainer.console
-    with ExitStack() as held:
-        with for_a_moment(root):
-            held.enter_context(one_part(root, *part))
-            comparison = store.merge_with_existing(root, comparison)
-            print_head(console, comparison, trainer.objective.corpus, trainer.device, workers)
-            trainer.begin(comparison)
-            trainer.note_nondeterministic(comparison)
-        held.enter_context(store.failing_after_it_began(root))
-        ended = trainer.train(root, comparison, comparison, part.share(runs_by_seed(comparison)))
-    trainer.tell({(root, run): failure for run, failure in ended.items()})
-    trainer.tell_what_is_left(comparison, [(root, run) for run in ended])
-    console.print(f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True)
-    return EXIT_FAILED if ended else 0
 
 
 def runs_by_seed(comparison: Comparison) -> list[Run]:

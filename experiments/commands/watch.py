@@ -12,8 +12,8 @@ from rich.text import Text
 
 from experiments.analysis.progress import Follower, Progress, RunProgress
 from experiments.console import duration, make_console, printable
-from experiments.launch.signals import Stopped
 from experiments.options import WatchOptions
+from experiments.run.signals import Stopped
 
 COLOURS = "blue red green magenta cyan yellow bright_blue bright_red bright_green bright_magenta bright_cyan".split()
 WIDE = 70

@@ -10,11 +10,11 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from zipfile import ZipFile
 
 import pooch
@@ -27,11 +27,8 @@ CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
 
 LARGEST_TEXT = 2**32
 """bytes of a text, unpacked; at most half of the free memory besides, because all of it is kept there"""
-LARGEST_ARCHIVE = 2**30
-"""unpacked bytes of a tar archive that are read or passed over; that of the IMDB reviews has 0.3 GB"""
-LARGEST_MEMBER = 2**18
-"""bytes of one of its files; the longest of 20 newsgroups has 160,616"""
 PIECE = 2**20
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 @contextmanager
@@ -89,7 +86,7 @@ def file_sha256(path: Path, origin: str) -> str:
 
 
 def read_content(path: Path, limit: int | None = None, origin: str = "--data-file", member: str | None = None) -> bytes:
-    """The first ``limit`` bytes of a file (None: all); of a .gz file its content, of a .zip file that of ``member``.
+    """The first ``limit`` bytes of a file (None: all); of a .gz or .xz file its content, of a .zip that of ``member``.
 
     ``member`` is the name of one of the files in a zip; None stands for the only one.
 
@@ -106,7 +103,7 @@ def read_content(path: Path, limit: int | None = None, origin: str = "--data-fil
         if suffix == ".zip":
             with ZipFile(path) as archive, archive.open(_member(archive, member)) as unpacked:
                 return _read_bounded(unpacked, limit)
-        with gzip.open(path) if suffix == ".gz" else path.open("rb") as file:
+        with OPENERS.get(suffix, open)(path, "rb") as file:
             return _read_bounded(file, limit)
 
 
@@ -137,39 +134,14 @@ def members_of(archive: Path, wanted: re.Pattern[str], origin: str) -> Iterator[
 
     Nothing is extracted to disk; files of other names, links and devices are passed over.
 
-    Raises ValueError, which begins with ``origin``, if it is damaged, or has more in it than ``LARGEST_ARCHIVE`` or in
-    a file than ``LARGEST_MEMBER``.
+    Raises ValueError, which begins with ``origin``, if it is damaged or larger than ``read_content`` reads.
     """
-    with refusing(origin, archive):
-        check_regular(archive)
-        with gzip.open(archive) if archive.suffix == ".gz" else lzma.open(archive) as unpacked:
-            content = _Bounded(unpacked)
-            with tarfile.open(fileobj=content, mode="r|") as tar:  # type: ignore[call-overload]
-                for member in iter(tar.next, None):
-                    tar.members = []  # where tarfile would remember them all
-                    if tar.offset > LARGEST_ARCHIVE:
-                        raise ValueError(f"it unpacks to more than {LARGEST_ARCHIVE:,} bytes")
-                    name = wanted.fullmatch(member.name)
-                    if name and member.isreg():
-                        if member.size > LARGEST_MEMBER:
-                            raise ValueError(f"its file {member.name} has {member.size:,} bytes")
-                        yield name, tar.extractfile(member).read()
-            while content.read(PIECE):  # to the checksum of the compression
-                pass
-
-
-class _Bounded:
-    """What tarfile reads."""
-
-    def __init__(self, file: io.BufferedIOBase) -> None:
-        self._file, self._left = file, LARGEST_ARCHIVE
-
-    def read(self, size: int) -> bytes:
-        content = self._file.read(size)
-        self._left -= len(content)
-        if self._left < 0:
-            raise tarfile.ReadError(f"it unpacks to more than {LARGEST_ARCHIVE:,} bytes")
-        return content
+    content = read_content(archive, origin=origin)
+    with refusing(origin, archive), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        for member in iter(tar.next, None):
+            tar.members = []  # type: ignore[attr-defined]  # where tarfile would remember them all
+            if member.isreg() and (name := wanted.fullmatch(member.name)):
+                yield name, tar.extractfile(member).read()  # type: ignore[union-attr]
 
 
 def cache_directory() -> Path:

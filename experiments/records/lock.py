@@ -1,7 +1,4 @@
-"""The locks of a comparison's directory: one run at a time, and a second one is told who holds it.
-
-Parts of a run (``--part``) hold the directory's lock for moments only, and each one of its own until it ends.
-"""
+"""The lock of a comparison's directory: one run at a time, and a second one is told who holds it."""
 
 import os
 import re
@@ -22,8 +19,6 @@ ENDED = " (ended)"
 """what is added to the name of a lock's holder when it lets go by itself"""
 OWNER_SECONDS = 2
 """how long the holder of a lock may take to write down who it is"""
-MOMENT_SECONDS = 600
-"""how long a part waits for others that prepare their runs"""
 
 
 @contextmanager
@@ -34,11 +29,6 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
         ValueError: another process holds it, a link leads out of the directory, or it cannot be written.
     """
     lock, owner = _locked(root), root / ".owner"
-    try:
-        _check_parts(root, 0)
-    except ValueError:
-        lock.release()
-        raise
     me = f"process {os.getpid()} on {socket.gethostname()}"
     try:
         if owner.exists() and not (before := _read_owner(owner)).endswith(ENDED):
@@ -55,51 +45,6 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
         lock.release()
 
 
-@contextmanager
-def for_a_moment(root: Path) -> Iterator[None]:
-    """Hold the directory's lock, for what parts of a run must not do at once; waits for other parts.
-
-    Raises ValueError as only_one_run does.
-    """
-    lock = _locked(root, MOMENT_SECONDS)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def one_part(root: Path, number: int, of: int) -> Iterator[None]:
-    """Hold the lock of a part; the directory's has to be held when the context begins.
-
-    Raises ValueError if the part is being trained already, or others of another number of parts are.
-    """
-    _check_parts(root, of)
-    lock = FileLock(root / f".part-{number}-of-{of}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"--part {number}/{of} of --out {root} is being trained; wait, or give another part") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _check_parts(root: Path, of: int) -> None:
-    """Raises ValueError if parts are being trained, other than of so many."""
-    for path in root.glob(".part-*-of-*.lock"):
-        number, total = re.findall("[0-9]+", path.name)[:2]
-        if total == str(of):
-            continue
-        try:
-            FileLock(path).acquire(timeout=0).lock.release()
-        except Timeout:
-            raise ValueError(
-                f"--out {root} is being written by --part {number}/{total}; wait, or give another --out"
-            ) from None
-
-
 def check_free(root: Path) -> None:
     """Raises ValueError where only_one_run does. Writes nothing."""
     if (root / ".lock").exists():
@@ -108,11 +53,11 @@ def check_free(root: Path) -> None:
         check_links(root)
 
 
-def _locked(root: Path, seconds: float = 0) -> FileLock:
+def _locked(root: Path) -> FileLock:
     check_links(root)
     lock = FileLock(root / ".lock")
     try:
-        lock.acquire(timeout=seconds)
+        lock.acquire(timeout=0)
     except Timeout:
         holder = _holder(root / ".owner")
         raise ValueError(f"--out {root} is being written by {holder}; wait, or give another --out") from None

@@ -22,6 +22,8 @@ Split = Literal["train", "validation", "test"]
 
 TRAINING = ("steps", "batch_size", "context", "log_every", "evaluate_every")
 """what a report needs of the configuration of a comparison that trains; positive whole numbers"""
+CONTINUED = "continued with another"
+"""how notes on what changed between two commands begin"""
 OWN_BASELINE = "the same kernel without positions or, for a setting behind @, the variant without it"
 
 

@@ -20,11 +20,10 @@ from experiments.extensions import choices
 from experiments.records import environment
 from experiments.records.files import is_there, visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
+from experiments.records.schema import CONTINUED as CONTINUED
 from experiments.records.schema import Comparison
 from experiments.variants import VARIANTS, get_variant, is_variant
 
-CONTINUED = "continued with another"
-"""how the notes of add_changes begin"""
 ANOTHER_COMMAND = f"{CONTINUED} command: "
 WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
 """what a run writes, besides tables (.csv) and the directories of the variants"""

@@ -15,6 +15,9 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 from experiments.cli import main
+from experiments.commands.finished import is_reported
+from experiments.commands.run import resolved_config
+from experiments.options import RunOptions, parse
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.convergence.figures import STUDY
@@ -93,8 +96,20 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
     again = shutil.copytree(comparison, tmp_path / comparison.name)
     before = {path: path.read_bytes() for path in again.rglob("metrics.jsonl")}
     assert quick_run(again, "--seeds", "2") == 0
-    assert "12 of 12 runs are done already" in capsys.readouterr().out
+    assert "12 of 12 runs are done already, and the report is newer: there is nothing to do" in capsys.readouterr().out
+    (again / "softmax-none/seed0/status.json").touch()
+    assert quick_run(again, "--seeds", "2") == 0
+    assert "report: " in capsys.readouterr().out
     assert {path: path.read_bytes() for path in again.rglob("metrics.jsonl")} == before
+
+
+@pytest.mark.parametrize(
+    "more", ["2 --steps 5", "3", "2 --baseline softmax-rope", "2 --variants elu+1-none@dim=64", "2 --dry-run"]
+)
+def test_what_asks_for_something_else_has_something_to_do(comparison, more):
+    words = ["convergence", *QUICK, "--out", str(comparison), "--seeds", *more.split()]
+    options = parse("run", RunOptions, words, "run")
+    assert not is_reported(STUDY, options, resolved_config(options))
 
 
 @pytest.mark.slow

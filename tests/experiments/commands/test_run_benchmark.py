@@ -10,11 +10,11 @@ from experiments.cli import main
 from experiments.commands import run_benchmark as driver
 from experiments.commands import run_training
 from experiments.console import command_line
-from experiments.launch.launcher import Job, Run
-from experiments.launch.time_limit import TimeLimit, parse_time
+from experiments.objects import Job, Run
 from experiments.options import RunOptions, parse
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, run_status, write_record
+from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.benchmark.costs import Costs
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.training.tuning import parse_rates, trial_name

@@ -9,8 +9,8 @@ from experiments.cli import main
 from experiments.commands import run_data_sets, run_training
 from experiments.data.corpus import DataSet
 from experiments.data.registry import DATA_SETS
-from experiments.launch import time_limit
-from experiments.launch.launcher import Job, Run
+from experiments.objects import Job, Run
+from experiments.run import time_limit
 from experiments.studies.registry import STUDIES
 
 SMALL = {"data": "stdlib", "steps": 4, "evaluate_every": 2}

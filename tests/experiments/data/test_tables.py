@@ -48,23 +48,6 @@ def test_what_is_wrong_is_told_with_file_and_row(tmp_path, content, told):
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_and_missing_files(tmp_path):
-    path = write(tmp_path / "a.tsv.gz", "sentence\tlabel\n" + "a\t1\n" * 100)
-    path.write_bytes(path.read_bytes()[:-12])
-    for wrong in (path, tmp_path / "absent", tmp_path):
-        with pytest.raises(ValueError, match=rf"^--data mine: {re.escape(str(wrong))} cannot be read .*; replace"):
-            Table(wrong, "--data mine").lines()
-
-
-def test_some_broken_rows_may_be_passed_over(tmp_path):
-    content = "sentence\tlabel\na\t1\nb\nc\t0\n"
-    frame = read(tmp_path / "a.tsv", content, may_pass_over=1)
-    assert frame["text"].tolist() == ["a", "c"]
-    assert frame.index.tolist() == [2, 4]
-    with pytest.raises(ValueError, match="row 3: 1 column"):
-        read(tmp_path / "a.tsv", content + "d\n", may_pass_over=1)
-
-
 def test_labels_and_scores(tmp_path):
     frame = read(tmp_path / "a.tsv", "sentence\tlabel\na\t1\nb\t0\n")
     good = Table(tmp_path / "a.tsv", "--data mine")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from experiments.launch.worker import train_directory
 from experiments.records.files import LARGEST_RECORD, check_links, open_to_append, read_file, write_atomically
+from experiments.run.job import train_directory
 
 VARIANT = "elu+1-none"
 COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
@@ -16,6 +16,10 @@ RUN = f"{VARIANT}/seed0"
 FILES = [".reserve", ".owner", ".lock", "comparison.json", "summary.csv", "report.html"]
 FILES_OF_A_RUN = ["config.json", "job.json", "status.json", "metrics.jsonl", "log.txt", ".lock"]
 DIRECTORIES = ["tuning", "figures", VARIANT, RUN, f"{RUN}/checkpoint", f"{RUN}/checkpoint/.step00000004.tmp"]
+
+
+def no_process(self, jobs):
+    raise OSError("no process can be had")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,7 @@ def made(tmp_path_factory):
     text.write_text("to be or not to be\n" * 500)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("experiments.commands.run_training.write_report", lambda there, study: there / "report.html")
-        patch.setattr("experiments.launch.local.Local.run", lambda self, jobs: iter(()))
+        patch.setattr("experiments.run.local.Local.start", no_process)
         assert main([*COMMAND, "--seeds", "1", "--data-file", str(text), "--out", str(out)]) == 1
     return out
 

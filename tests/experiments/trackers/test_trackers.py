@@ -1,7 +1,6 @@
 """Trackers are told what is on record, once, also by a run that goes on; and one that fails ends no run."""
 
 import dataclasses
-import io
 import json
 import os
 import re
@@ -15,16 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from experiments.cli import main
 from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Job, Run
-from experiments.launch.progress import Display
-from experiments.launch.runs import Training, train_runs
-from experiments.launch.worker import train_directory
+from experiments.objects import Job, Run
 from experiments.presets import get_preset
 from experiments.records.record import read_metrics, run_directory, run_status
+from experiments.run.job import train_directory
+from experiments.run.plan import Training, prepare_runs
 from experiments.trackers import registry
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.trackers.tracker import TrackedRun
@@ -37,7 +34,7 @@ CONFIG = dataclasses.replace(
 )
 TRAIN = """
 import sys
-from experiments.launch.training_job import read_job, train_job
+from experiments.run.job import read_job, train_job
 from experiments.training.loop import RunStopped
 
 job, done = read_job(sys.argv[1])[0], []
@@ -50,13 +47,6 @@ except RunStopped:
 """
 
 
-class Nobody:
-    """Leaves the runs as they were prepared."""
-
-    def run(self, jobs):
-        yield from ()
-
-
 def prepared(root, *trackers):
     """The job of a run that is to be trained."""
     text = root.parent / "text"
@@ -64,8 +54,8 @@ def prepared(root, *trackers):
     sha256 = load_corpus("text", None, text).sha256
     training = Training(root, CONFIG, None, text, sha256, "cpu", trackers=trackers)
     root.mkdir()
-    train_runs(training, [RUN], Nobody(), Display(Console(file=io.StringIO()), [RUN], 0, CONFIG.steps))
-    return training.job(RUN)
+    (job,) = prepare_runs(training, [RUN])
+    return job
 
 
 def train(job, home, stop_after=-1):

@@ -18,10 +18,10 @@ from experiments.cli import main
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import DATA_SETS, load_corpus
-from experiments.launch.worker import train_directory
 from experiments.records import environment
 from experiments.records.record import read_comparison
 from experiments.records.schema import ANSWERS, NEXT_BYTE
+from experiments.run.job import train_directory
 from experiments.training.chosen_objective import make_objective
 from experiments.training.loop import evaluate, train_run
 from experiments.training.models import build_model

@@ -11,14 +11,14 @@ import pytest
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.config import Config
-from experiments.launch import reuse
-from experiments.launch.launcher import Run
-from experiments.launch.reuse import take_over, trained_runs
-from experiments.launch.runs import Training
+from experiments.objects import Run
 from experiments.records.environment import software, versions
 from experiments.records.files import write_json
 from experiments.records.record import is_finished, read_comparison, run_config, run_status, write_record
 from experiments.records.schema import Origin, Software
+from experiments.run import reuse
+from experiments.run.plan import Training
+from experiments.run.reuse import take_over, trained_runs
 from linear_rope import kernels
 
 VARIANT = "elu+1-none"

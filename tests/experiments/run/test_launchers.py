@@ -1,5 +1,6 @@
 """What a launcher is given, the command that it runs, and a launcher of somebody else's."""
 
+import errno
 import json
 import re
 import subprocess
@@ -13,13 +14,14 @@ from filelock import FileLock
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.config import Config
-from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
-from experiments.launch.registry import LAUNCHERS
-from experiments.launch.worker import train_directory
+from experiments.objects import Job, Needs, Run
 from experiments.records.files import write_json
 from experiments.records.lease import Lease
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Status
+from experiments.run.job import train_directory
+from experiments.run.loop import UNRECORDED, how_it_ended
+from experiments.run.registry import LAUNCHERS
 from experiments.training.models import LanguageModel, build_model
 from experiments.variants import get_variant
 from tests.made_up import repeated_rows, undrawn
@@ -28,19 +30,31 @@ PROJECT = Path(__file__).parents[3]
 VARIANT = "elu+1-none"
 
 
+class Over:
+    """A process that has ended."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def poll(self):
+        return self.status
+
+    def stop(self, *, now):
+        raise AssertionError("it has ended")
+
+
 class OneByOne:
     """Runs the command of every job, one after the other."""
 
     given = SimpleNamespace(options=None, jobs=[])
+    room = 1
 
     def __init__(self, **options):
         self.given.options = options
 
-    def run(self, jobs):
-        for job in jobs:
-            self.given.jobs.append(job)
-            yield Started(job.run)
-            yield how_it_ended(job, subprocess.run(job.command, check=False).returncode)
+    def start(self, jobs):
+        self.given.jobs.extend(jobs)
+        return [Over(subprocess.run(job.command, check=False).returncode) for job in jobs]
 
 
 class Elsewhere(OneByOne):
@@ -48,10 +62,8 @@ class Elsewhere(OneByOne):
 
     elsewhere = True
 
-    def run(self, jobs):
-        for job in jobs:
-            yield Started(job.run)
-            yield how_it_ended(job, train_directory(job.directory))
+    def start(self, jobs):
+        return [Over(train_directory(job.directory)) for job in jobs]
 
 
 LAUNCHERS.add("one-by-one", OneByOne, __name__)
@@ -95,7 +107,7 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place
     request.getfixturevalue(place)
     out = tmp_path / "out"
     assert run(out, text, "--launcher", "one-by-one", "--workers", "3", "--run-timeout", "60") == 0
-    assert OneByOne.given.options == {"workers": 3, "run_timeout": 60}
+    assert OneByOne.given.options == {"workers": 3, "needs": Needs(cpu=1)}
     job = OneByOne.given.jobs.pop()
     assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
     assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
@@ -120,19 +132,35 @@ def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_launcher_that_forgets_a_run_fails_it(tmp_path, text, monkeypatch):
-    monkeypatch.setattr(OneByOne, "run", lambda self, jobs: iter([Ended(jobs[0].run, "failed", "a reason")]))
-    variants = f"{VARIANT},softmax-none"
-    assert run(tmp_path, text, "--launcher", "one-by-one", variants=variants) == 1
-    reasons = {name: run_status(tmp_path, name, 0).reason for name in variants.split(",")}
-    assert reasons == {VARIANT: "a reason", "softmax-none": "its launcher ended and told nothing of it"}
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        ("a reason", "a reason"),
+        (-9, "its process was killed (SIGKILL), as the system does when memory runs out"),
+        (UNRECORDED + errno.ENOSPC, "how it ended could not be recorded: No space left on device"),
+        (OSError("no room"), "its process could not be started (OSError: no room)"),
+    ],
+)
+def test_a_run_that_left_no_word_failed_and_the_others_go_on(tmp_path, text, monkeypatch, ended, told):
+    class Failing(OneByOne):
+        def start(self, jobs):
+            if jobs[0].run.variant != VARIANT:
+                return [Over(train_directory(job.directory)) for job in jobs]
+            if isinstance(ended, OSError):
+                raise ended
+            return [Over(ended)]
+
+    monkeypatch.setitem(LAUNCHERS._items, "failing", Failing)
+    assert run(tmp_path, text, "--launcher", "failing", variants=f"{VARIANT},softmax-none") == 1
+    assert (run_status(tmp_path, VARIANT, 0).state, run_status(tmp_path, VARIANT, 0).reason) == ("failed", told)
+    assert run_status(tmp_path, "softmax-none", 0).state == "done"
 
 
 @pytest.mark.parametrize("options", [("--resources", "gpu=1"), ("--device", "cuda")])
 def test_where_a_gpu_is_reserved_elsewhere_nothing_is_trained_on_a_processor(tmp_path, text, monkeypatch, options):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert run(tmp_path, text, "--launcher", "elsewhere", *options) == 1
-    assert OneByOne.given.options["resources"].gpu == 1
+    assert OneByOne.given.options["needs"].gpu == 1
     assert json.loads((tmp_path / VARIANT / "seed0/job.json").read_text())["device"] == "cuda"
     assert read_comparison(tmp_path).machine["device"] == "a GPU of another machine"
     reason = run_status(tmp_path, VARIANT, 0).reason
@@ -182,10 +210,9 @@ def test_parameters_on_record_are_those_of_the_models(tmp_path):
         assert each.parameters == sum(weight.numel() for weight in model.parameters()), each.name
 
 
-@pytest.mark.parametrize("option", [("--part", "1/2"), ("--learning-rates", "0.1,0.2")])
-def test_what_cannot_be_prepared_is_refused(tmp_path, text, capsys, option):
-    assert run(tmp_path / "out", text, "--prepare", *option) == 2
-    assert "leave out --part and --learning-rates" in capsys.readouterr().err
+def test_what_cannot_be_prepared_is_refused(tmp_path, text, capsys):
+    assert run(tmp_path / "out", text, "--prepare", "--learning-rates", "0.1,0.2") == 2
+    assert "leave out --learning-rates" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -233,15 +260,16 @@ def test_other_versions_on_another_machine_are_noted(begun):
 def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, monkeypatch, capsys):
     root, running = begun.parents[1], {"state": "running", "reason": None}
     (root / "comparison.json").write_bytes((local.parents[1] / "comparison.json").read_bytes())
-    monkeypatch.setattr("experiments.launch.worker.LOCK_SECONDS", 0)
+    monkeypatch.setattr("experiments.run.job.LOCK_SECONDS", 0)
     lease = Lease(begun)
     with FileLock(begun / ".lock"):
         assert lease.take()
         write_json(begun / "status.json", running)
         assert train_directory(begun) == 1
         assert "seed 0: running (another process has been training it" in capsys.readouterr().out
-        ended = Ended(Run(VARIANT, 0), "running", "another process trains it")
-        monkeypatch.setattr(OneByOne, "run", lambda self, jobs: iter([ended]))
+        monkeypatch.setattr(
+            OneByOne, "start", lambda self, jobs: [Over(train_directory(job.directory)) for job in jobs]
+        )
         assert run(root, text, "--launcher", "one-by-one") == 1
         assert f"running: {VARIANT} seed 0: another process trains it" in capsys.readouterr().out
         assert run_status(root, VARIANT, 0) == Status(state="running")

@@ -1,12 +1,12 @@
 import pytest
 
 from experiments.cli import main
-from experiments.launch.resources import Resources, parse_resources
+from experiments.objects import Needs, parse_needs
 
 
 def test_what_is_not_named_is_the_default():
-    assert parse_resources("gpu=0.25,memory=8", Resources(cpu=2)) == Resources(cpu=2, gpu=0.25, memory=8)
-    assert parse_resources(None, Resources(cpu=2, gpu=1)) == Resources(cpu=2, gpu=1)
+    assert parse_needs("gpu=0.25,memory=8", Needs(cpu=2)) == Needs(cpu=2, gpu=0.25, memory=8)
+    assert parse_needs(None, Needs(cpu=2, gpu=1)) == Needs(cpu=2, gpu=1)
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,6 @@ def test_what_is_not_named_is_the_default():
         ("--launcher ray --resources gpus=1", "--resources has 'gpus'; did you mean 'gpu'? choose from cpu, gpu, mem"),
         ("--launcher ray --resources cpu", "--resources has 'cpu'; give a positive number, as cpu=2"),
         ("--launcher slurm --resources cpu=0", "--resources has 'cpu=0'; give a positive number"),
-        ("--part 3", "--part is '3'; give K/N with K from 1 to N"),
-        ("--part 3/2", "--part is '3/2'; give K/N"),
-        ("--part 0/2", "--part is '0/2'; give K/N"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_loaded(tmp_path, capsys, monkeypatch, options, said):

@@ -13,13 +13,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.launch.launcher import Run
-from experiments.launch.runs import Training, write_run_config, write_status
+from experiments.objects import Run
 from experiments.records import environment
 from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import Comparison, Origin, Software
 from experiments.records.store import CONTINUED, DEFAULTS
+from experiments.run.plan import Training, write_run_config, write_status
 from experiments.training.checkpoint import averaged_steps, checkpoint_path, read_checkpoint
 from experiments.training.schedule import last_constant_step
 from experiments.variants import get_variant, is_variant

@@ -1,33 +1,25 @@
-"""Prepares the runs of a comparison in their directories, has a launcher run them, and records how they ended.
-
-Whatever ends a run, the others go on, and its status.json says what happened.
-"""
+"""What the runs of a comparison share, and what each finds in its directory: config.json, job.json and status.json."""
 
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from experiments.config import Config
 from experiments.data.files import resolve_data_dir
-from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
-from experiments.launch.parts import Part
-from experiments.launch.progress import Display
-from experiments.launch.time_limit import TimeLimit
-from experiments.records.files import create, is_there, write_atomically
+from experiments.objects import Job, Run
+from experiments.records import environment
+from experiments.records.files import is_there, write_atomically
 from experiments.records.lease import LEASE, machine
 from experiments.records.record import is_finished, read_record, run_directory, run_rows, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software, State, Status
-
-RESERVE_BYTES = 8 * 2**20
-"""more than the statuses and the report of a comparison of a few thousand steps take"""
 
 
 class JobRecord(Struct, kw_only=True):
@@ -77,8 +69,6 @@ class Training:
     initial_weights: Mapping[str, str] = field(default_factory=dict)
     """``Comparison.initial_weights``"""
     trackers: Sequence[str] = ()
-    part: Part | None = None
-    """of its runs, those that are trained here; others are trained in the same directory"""
 
     def config_of(self, variant: str) -> Config:
         return replace(self.config, **self.settings.get(variant, {}))
@@ -104,79 +94,14 @@ class Training:
             shutil.rmtree(job.directory, ignore_errors=True)
 
 
-class Failure(NamedTuple):
-    """A run that is not done; ``recorded`` tells whether its status.json says so."""
-
-    ended: Ended
-    recorded: bool = True
-
-    @property
-    def reason(self) -> str:
-        return self.ended.reason or self.ended.state
-
-
-def train_runs(
-    training: Training, runs: list[Run], launcher: Launcher, display: Display, limit: TimeLimit | None = None
-) -> dict[Run, Failure]:
-    """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
-
-    Those that there was no time for stay queued; the ``limit`` learns how long runs take.
-
-    Raises:
-        Stopped: SIGINT or SIGTERM came.
-    """
-    failures: dict[Run, Failure] = {}
-
-    def show(event: Event) -> None:
-        with suppress(OSError):  # of an output that goes nowhere, to a full disk say: the runs are more important
-            display.show(event)
-
-    def end(ended: Ended) -> None:
-        failure = _record(training.job(ended.run), ended)
-        if limit and limit.reached and ended.state == "queued":
-            training.drop(ended.run)
-        elif failure:
-            failures[ended.run] = failure
-        show(failure.ended if failure else ended)
-
-    with _room_for_the_end(training.root, training.part):
-        waiting: dict[Run, Job] = {}
-        needed = _needed(training)
-        for run in runs:
-            try:
-                if not training.is_finished(run):
-                    if limit:
-                        training.drop(run)  # a machine may have been taken away while it was trained there
-                    waiting[run] = _prepared(training, run, needed)
-            except OSError as error:
-                show(Started(run))
-                end(Ended(run, "failed", f"{type(error).__name__}: {error}"))
-        for event in launcher.run(list(waiting.values())) if waiting else ():
-            if limit:
-                limit.learn(training.job(event.run), event)
-            if isinstance(event, Ended):
-                waiting.pop(event.run, None)
-                end(event)
-            else:
-                show(event)
-        for run in () if limit and limit.reached else waiting:
-            end(Ended(run, "failed", "its launcher ended and told nothing of it"))
-    for run, failure in failures.items():
-        if not failure.recorded:  # now there may be room on the disk
-            failures[run] = _record(training.job(run), failure.ended) or failure
-    return failures
-
-
 def prepare_runs(training: Training, runs: Sequence[Run]) -> list[Job]:
     """Write what every run needs that is not done. Raises OSError if it cannot be written."""
-    needed = _needed(training)
-    return [_prepared(training, run, needed) for run in runs if not training.is_finished(run)]
+    needed = needed_by(training)
+    return [prepared(training, run, needed) for run in runs if not training.is_finished(run)]
 
 
-def _needed(training: Training) -> JobRecord:
+def needed_by(training: Training) -> JobRecord:
     """The job.json of every run."""
-    from experiments.records import environment
-
     data_dir, data_file = (
         None if path is None else os.path.abspath(path)
         for path in (resolve_data_dir(training.data_dir), training.data_file)
@@ -198,7 +123,7 @@ def _needed(training: Training) -> JobRecord:
     )
 
 
-def _prepared(training: Training, run: Run, needed: JobRecord) -> Job:
+def prepared(training: Training, run: Run, needed: JobRecord) -> Job:
     """Write what a run needs. Raises OSError if it cannot be written."""
     job = training.job(run)
     job.directory.mkdir(parents=True, exist_ok=True)
@@ -274,40 +199,3 @@ def _status(directory: Path) -> Status:
         return read_record(path, Status) if path.exists() else Status(state="queued")
     except ValueError:
         return Status(state="queued", notes=["its status.json was damaged and was written anew"])
-
-
-def _record(job: Job, ended: Ended) -> Failure | None:
-    """See to it that status.json says how a run ended; None if it is done and on record as such."""
-    if ended.state == "running":  # whoever trains it writes it
-        return Failure(ended)
-    said = None
-    with suppress(ValueError):
-        said = read_record(job.directory / "status.json", Status)
-    try:
-        if said is None or (said.state, said.reason) != (ended.state, ended.reason):
-            write_status(job.directory, ended.state, ended.reason)
-    except OSError as error:
-        reason = ended.reason or f"it is done, but that could not be recorded: {error}"
-        return Failure(Ended(job.run, "failed", reason), recorded=False)
-    return None if ended.state == "done" else Failure(ended)
-
-
-@contextmanager
-def _room_for_the_end(root: Path, part: Part | None) -> Iterator[None]:
-    """Hold some of the disk while runs train, so that on a full one there is room to write down what failed."""
-    reserve = root / (".reserve" if part is None else f".reserve-{part.number}-of-{part.of}.tmp")
-
-    def release() -> None:
-        with suppress(OSError):
-            reserve.unlink(missing_ok=True)
-
-    try:
-        try:
-            with create(reserve) as file:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-        except OSError:
-            release()  # there is not that much; the room is better used by the runs
-        yield
-    finally:
-        release()

@@ -2,9 +2,10 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from experiments.launch.launcher import Ended, Event, Job, Started
+from experiments.objects import Job
 from experiments.records.record import read_metrics
 from experiments.variants import without_rate
 
@@ -17,6 +18,11 @@ def parse_time(text: str) -> float:
     if not found or not float(found[1]):
         raise ValueError(f"--for is {text!r}; give a time such as 2h, 90m or 45s")
     return float(found[1]) * UNITS[found[2]]
+
+
+def without_limit(words: Sequence[str]) -> list[str]:
+    """The words of a command line but for ``--for``: the command of all runs together."""
+    return [word for before, word in pairwise(("", *words)) if "--for" not in (before, word.partition("=")[0])]
 
 
 class TimeLimit:
@@ -51,11 +57,14 @@ class TimeLimit:
         self.reached = self.reached or not self.left
         return not self.left
 
-    def learn(self, job: Job, event: Event) -> None:
-        """Take the time of a run that ended well as that of its variant, start and evaluations included."""
-        if isinstance(event, Started) and not _steps_done(job):
+    def begins(self, job: Job) -> None:
+        """A run is started."""
+        if not _steps_done(job):
             self._started[job] = self._clock()
-        if isinstance(event, Ended) and event.state == "done" and job in self._started:
+
+    def ends(self, job: Job) -> None:
+        """Take the time of a run that ended well as that of its variant, start and evaluations included."""
+        if job in self._started:
             self.of_run[without_rate(job.run.variant)] = self._clock() - self._started[job]
 
 

@@ -4,8 +4,9 @@ import pytest
 from rich.console import Console
 
 from experiments.console import counted
-from experiments.launch.launcher import Advanced, Ended, Run, Started
-from experiments.launch.progress import Display
+from experiments.objects import Run
+from experiments.run.display import Display
+from experiments.run.loop import Advanced, Ended, Started
 
 RUNS = [Run("softmax-none", 0), Run("elu+1-rope-after", 0)]
 
@@ -22,9 +23,9 @@ def shown(terminal: bool) -> str:
     """What is printed of a run, and of one whose start the launcher forgot to tell."""
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=140)
-    with Display(console, RUNS, done=0, steps=100) as display:
+    with Display(console, RUNS, 0, 100, "nats/token") as display:
         display.show(Started(RUNS[0]))
-        display.show(Advanced(RUNS[0], 50, 2.345, 12345.0, "nats/token"))
+        display.show(Advanced(RUNS[0], 50, 2.345, 12345.0))
         if terminal:
             display._progress.refresh()
         display.show(Ended(RUNS[0], "done"))
@@ -77,7 +78,7 @@ SET_BACK = [advanced(100, 1), (10, Started(RUNS[1])), advanced(12, 1, RUNS[1]), 
 )
 def test_lines_tell_progress_and_time_left_every_quarter_minute(clock, events, left):
     output = io.StringIO()
-    display = Display(Console(file=output, width=140), RUNS, done=0, steps=100)
+    display = Display(Console(file=output, width=140), RUNS, 0, 100)
     for clock[0], event in [BEGUN, *events]:
         display.show(event)
     *_, line = [line for line in output.getvalue().splitlines() if "all runs: " in line]

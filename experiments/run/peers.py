@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 from experiments.console import install_command
-from experiments.launch.launcher import Job
+from experiments.objects import Job
 
 SECONDS = 30
 """for the others to end, once the first is at its end"""
@@ -35,7 +35,7 @@ def check_can_share(batch_size: int, count: int) -> None:
 
 
 @contextmanager
-def companions(job: Job, count: int) -> Iterator[None]:
+def peers(job: Job, count: int) -> Iterator[None]:
     """Make this process the first of ``count`` and start the others, as torchrun would; they end with the context.
 
     Each is the run's own command, which is told its rank by torchrun's variables. What they print goes where this

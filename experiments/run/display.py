@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn
 
 from experiments.console import PLAIN_SECONDS, duration
-from experiments.launch.launcher import Advanced, Ended, Event, Run, Started
+from experiments.objects import Run
+from experiments.run.loop import Advanced, Ended, Event, Started
 
 LONGEST_SECONDS = 60
 """that steps count for in the time left: long enough to be steady, short enough to follow a change of variant"""
@@ -20,8 +21,9 @@ class Display:
     before it told of its first step (starting, resuming, the first evaluation) counts for nothing in it.
     """
 
-    def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
-        """Of ``runs``, of so many ``steps`` each, ``done`` will not run."""
+    def __init__(self, console: Console, runs: list[Run], done: int, steps: int, unit: str = "nats") -> None:
+        """Of ``runs``, of so many ``steps`` each, ``done`` will not run; the loss is in a ``unit``."""
+        self._unit = unit
         notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # in which rich draws bars
         self._draws = console.is_terminal or notebook
         self._runs, self._done, self._steps = len(runs), done, steps
@@ -55,10 +57,11 @@ class Display:
             made = max(0, event.step - task.completed) if task.completed else 1
             self._all.completed += event.step - task.completed - made
             self._progress.update(self._all.id, advance=made)
-            self._progress.update(task.id, completed=event.step, detail=rates(event))
+            self._progress.update(task.id, completed=event.step, detail=rates(event, self._unit))
             if not self._draws and now - self._printed[run] >= PLAIN_SECONDS:
                 self._printed[run] = now
-                self._print(f"{run}: step {event.step}/{self._steps}, {rates(event)}; all runs: {self._time_left()}")
+                told = f"{run}: step {event.step}/{self._steps}, {rates(event, self._unit)}"
+                self._print(f"{told}; all runs: {self._time_left()}")
         else:
             # Of which a launcher may have forgotten to tell that it started.
             task = self._tasks.pop(run) if run in self._tasks else self._add_task(str(run), self._steps)
@@ -84,8 +87,8 @@ class Display:
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def rates(event: Advanced) -> str:
-    return f"loss {event.loss:.3f} {event.unit}, {event.tokens_per_second:,.0f} tokens/s"
+def rates(event: Advanced, unit: str) -> str:
+    return f"loss {event.loss:.3f} {unit}, {event.tokens_per_second:,.0f} tokens/s"
 
 
 def closing_line(event: Ended) -> str:

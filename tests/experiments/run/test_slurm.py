@@ -13,20 +13,21 @@ import pytest
 from rich.console import Console
 
 from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Ended, Run, Started
-from experiments.launch.local import Local
-from experiments.launch.progress import Display
-from experiments.launch.resources import Resources
-from experiments.launch.runs import Training, prepare_runs, train_runs, write_status
-from experiments.launch.signals import Stopped
-from experiments.launch.slurm import Slurm
+from experiments.objects import Needs, Run
 from experiments.presets import get_preset
 from experiments.records.lease import Lease
 from experiments.records.record import run_status
+from experiments.run.display import Display
+from experiments.run.local import Local
+from experiments.run.loop import Ended, Started, follow
+from experiments.run.plan import Training, prepare_runs, write_status
+from experiments.run.runs import train_runs
+from experiments.run.signals import Stopped
+from experiments.run.slurm import Slurm
 from tests.made_up import repeated_rows
 
 RUNS = [Run("softmax-none", 0), Run("elu+1-none", 0)]
-RESOURCES = Resources(cpu=1, minutes=30)
+RESOURCES = Needs(cpu=1, minutes=30)
 
 SBATCH = '''#!{python} -B
 """Starts the tasks of an array, or the only one, as Slurm would: each with its variables, in a script of its own."""
@@ -36,6 +37,7 @@ script, place = Path(sys.argv[1]), Path(__file__).parent
 options = dict(re.findall("^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), re.M))
 job = str(1000 + len(list(place.glob("job-*"))))
 (place / f"job-{{job}}").write_text(repr(options))
+(place / f"variables-{{job}}").write_text(" ".join(name for name in os.environ if name.startswith("SLURM_")))
 array = re.match("0-([0-9]+)%", options.get("array", ""))
 for task in range(int(array[1]) + 1) if array else [None]:
     variables = {{"SLURM_JOB_ID": job, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}}
@@ -65,10 +67,16 @@ old.write_text(str(process.pid))
 """
 SRUN = """#!{python} -B
 import os, sys
+from pathlib import Path
 job = os.environ.get("SLURM_ARRAY_JOB_ID")
 name = f"{{job}}_{{os.environ['SLURM_ARRAY_TASK_ID']}}" if job else os.environ["SLURM_JOB_ID"]
 words = sys.argv[2:]  # behind --unbuffered
+place = Path(__file__).parent
+(place / f"srun-{{name}}").write_text(" ".join(words))
 while words[0].startswith("--"):
+    if "=" in words[0]:
+        words = words[1:]
+        continue
     place = words[1].replace("%A_%a", name).replace("%j", name).replace("%t", "0")
     os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1 if words[0] == "--output" else 2)
     words = words[2:]
@@ -120,30 +128,30 @@ def metrics(training):
 
 
 @pytest.mark.parametrize(
-    ("resources", "said"),
+    ("needs", "said"),
     [
-        (Resources(), "--launcher slurm needs --resources minutes=M"),
-        (Resources(minutes=5, gpu=0.5), "--resources has gpu=0.5, and Slurm gives whole ones"),
+        (Needs(), "--launcher slurm needs --resources minutes=M"),
+        (Needs(minutes=5, gpu=0.5), "--resources has gpu=0.5, and Slurm gives whole ones"),
     ],
 )
-def test_what_slurm_cannot_give_is_refused(slurm, monkeypatch, resources, said):
-    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: object())
+def test_what_slurm_cannot_give_is_refused(slurm, monkeypatch, needs, said):
+    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: object())
     with pytest.raises(ValueError, match=said):
-        Slurm(resources=resources)
+        Slurm(needs=needs)
 
 
 def test_without_submitit_or_slurm_it_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: object())
+    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: object())
     with pytest.raises(ValueError, match="sbatch and srun, which are not here"):
-        Slurm(resources=RESOURCES)
-    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: None)
+        Slurm(needs=RESOURCES)
+    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"give pip install .*\[slurm\]"):
-        Slurm(resources=RESOURCES)
+        Slurm(needs=RESOURCES)
 
 
 def test_what_an_earlier_job_trains_is_not_submitted_again(slurm, training, monkeypatch):
-    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: object())
+    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: object())
     monkeypatch.setattr("experiments.records.lease.RENEWED", 0.1)
     (job,) = prepare_runs(training, RUNS[:1])
     lease = Lease(job.directory)
@@ -151,7 +159,7 @@ def test_what_an_earlier_job_trains_is_not_submitted_again(slurm, training, monk
     write_status(job.directory, "running")
     assert prepare_runs(training, RUNS[:1]) == [job]
     assert run_status(training.root, *RUNS[0]).state == "running"
-    (ended,) = Slurm(resources=RESOURCES).run([job])
+    (ended,) = follow([job], Slurm(needs=RESOURCES))
     lease.release()
     assert (ended.run, ended.state) == (RUNS[0], "running")
     assert f"an earlier job trains it (process {os.getpid()} on " in ended.reason
@@ -170,24 +178,23 @@ def test_jobs_train_what_local_processes_do(submitit, slurm, tmp_path, training,
     expected = metrics(training)
     training.root.rename(tmp_path / "local")
     training.root.mkdir()
-    resources = RESOURCES._replace(memory=2.5)
-    assert train(training, Slurm(resources=resources, workers=7, cluster=cluster)) == {}
+    needs = RESOURCES._replace(cpu=2, memory=2.5)
+    assert train(training, Slurm(needs=needs, workers=7, cluster=cluster)) == {}
     assert metrics(training) == expected
     assert [run_status(training.root, *run).state for run in RUNS] == ["done", "done"]
     if cluster == "slurm":
         (told,) = slurm.glob("job-*")
         options = eval(told.read_text())
-        asked = {"array": "0-1%2", "time": "30", "cpus-per-task": "1", "mem": "2560MB", "job-name": "out"}
+        asked = {"array": "0-1%2", "time": "30", "cpus-per-task": "2", "mem": "2560MB", "job-name": "out"}
         assert asked.items() <= options.items()
+        assert "--cpus-per-task=2" in (slurm / "srun-1000_0").read_text(), "srun does not take it from the job"
 
 
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_job_that_is_killed_without_a_word_fails_and_the_others_go_on(submitit, slurm, training):
-    launcher, jobs = Slurm(resources=RESOURCES), []
-    train_runs(training, RUNS, _Kept(jobs), Display(Console(file=io.StringIO()), RUNS, 0, 30))
-    events = []
-    for event in launcher.run(jobs):
+    events, jobs = [], prepare_runs(training, RUNS)
+    for event in follow(jobs, Slurm(needs=RESOURCES)):
         events.append(event)
         if event == Started(RUNS[0]):
             os.killpg(int((slurm / "pid-1000_0").read_text()), signal.SIGKILL)
@@ -210,7 +217,7 @@ def test_a_stopped_driver_cancels_its_jobs_which_leave_a_checkpoint(submitit, sl
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(Stopped, match="SIGINT"):
-        train(training, Slurm(resources=RESOURCES))
+        train(training, Slurm(needs=RESOURCES))
     status = run_status(training.root, *RUNS[0])
     assert status.state == "queued"
     assert status.reason.startswith("stopped at step")
@@ -236,7 +243,7 @@ def test_a_job_whose_time_ends_stops_after_a_checkpoint_and_goes_on(submitit, sl
             process.send_signal(signal.SIGUSR2)
 
     threading.Thread(target=end_its_time, daemon=True).start()
-    assert train(training, Slurm(resources=RESOURCES)) == {}
+    assert train(training, Slurm(needs=RESOURCES)) == {}
     assert metrics(training) == expected
     assert [note.startswith("resumed at step") for note in run_status(training.root, *RUNS[0]).notes] == [True]
 
@@ -244,12 +251,12 @@ def test_a_job_whose_time_ends_stops_after_a_checkpoint_and_goes_on(submitit, sl
 @pytest.mark.slow
 @pytest.mark.full
 def test_jobs_are_stopped_when_slurm_takes_no_more_of_them(submitit, slurm, training, monkeypatch):
-    monkeypatch.setattr("experiments.launch.slurm.ARRAY", 1)
+    monkeypatch.setattr("experiments.run.slurm.ARRAY", 1)
     accepting = (slurm / "sbatch").read_text()
     full = "if [*place.glob('job-*')]: sys.exit('sbatch: error: too many jobs')\n"
     (slurm / "sbatch").write_text(accepting.replace("options = dict", f"{full}options = dict"))
     with pytest.raises(ValueError, match=r"^Slurm took only 1 of 2 jobs, now stopped: sbatch: error: too many jobs$"):
-        train(training, Slurm(resources=RESOURCES))
+        train(training, Slurm(needs=RESOURCES))
     told = subprocess.run([slurm / "sacct"], capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[1:] == ["1000|NODE_FAIL|here"], "it has ended"
 
@@ -259,15 +266,18 @@ def test_jobs_are_stopped_when_slurm_takes_no_more_of_them(submitit, slurm, trai
 def test_what_sbatch_refuses_is_one_line(submitit, slurm, training):
     (slurm / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
     with pytest.raises(ValueError, match=r"^Slurm took no jobs: sbatch: error: invalid partition specified: x$"):
-        train(training, Slurm(resources=RESOURCES))
+        train(training, Slurm(needs=RESOURCES))
 
 
-class _Kept:
-    """A launcher that keeps the jobs and trains none."""
-
-    def __init__(self, jobs):
-        self._jobs = jobs
-
-    def run(self, jobs):
-        self._jobs.extend(jobs)
-        yield from ()
+@pytest.mark.slow
+def test_the_job_that_a_command_is_given_in_says_nothing_of_those_it_submits(submitit, slurm, training, monkeypatch):
+    for name in ("SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    (slurm / "srun").write_text("#!/bin/sh\nexit 3\n")
+    jobs = prepare_runs(training, RUNS)
+    (started, _) = Slurm(needs=RESOURCES).start(jobs)
+    assert (slurm / "variables-1000").read_text() == "SLURM_CONF"
+    assert os.environ["SLURM_NTASKS"] == "1"
+    while started.poll() is None:
+        time.sleep(0.1)
+    assert "its job ended as NODE_FAIL; see " in started.poll()

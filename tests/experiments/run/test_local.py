@@ -2,11 +2,14 @@
 
 import dataclasses
 import io
+import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,13 +17,14 @@ import pytest
 from rich.console import Console
 
 from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Run
-from experiments.launch.local import Local
-from experiments.launch.progress import Display
-from experiments.launch.runs import Training, train_runs
+from experiments.objects import Run
 from experiments.presets import get_preset
 from experiments.records.files import write_json
 from experiments.records.record import run_status
+from experiments.run.display import Display
+from experiments.run.local import Local
+from experiments.run.plan import Training
+from experiments.run.runs import train_runs
 from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[3]
@@ -67,6 +71,17 @@ def test_a_run_left_running_by_a_dead_run_or_without_its_test_figure_is_run_agai
     metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:-1]))
     assert train(training) == {}
     assert metrics_rows(metrics) == whole
+
+
+def test_runs_start_wherever_this_process_was_started_and_with_its_environment_as_it_is_now(training, monkeypatch):
+    assert train(training) == {}
+    shutil.rmtree(training.root)
+    # The fork server of multiprocessing could not be used by any of these.
+    monkeypatch.setattr(tempfile, "tempdir", str(training.root.parent / ("long" * 30)))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
+    assert train(training) == {}
+    assert run_status(training.root, *RUN).trained_with[0].kernel == "PyTorch"
 
 
 @pytest.mark.slow

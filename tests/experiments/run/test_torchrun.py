@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 
 from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Run
-from experiments.launch.local import Local
-from experiments.launch.progress import Display
-from experiments.launch.runs import Training, prepare_runs, train_runs
+from experiments.objects import Run
 from experiments.presets import get_preset
 from experiments.records.record import run_status
+from experiments.run.display import Display
+from experiments.run.local import Local
+from experiments.run.plan import Training, prepare_runs
+from experiments.run.runs import train_runs
 from tests.made_up import repeated_rows
 
 pytestmark = pytest.mark.slow

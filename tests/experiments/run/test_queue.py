@@ -15,16 +15,18 @@ from experiments.commands import run_training
 from experiments.commands.run_training import recorded_seconds, runs_beside_each_other, runs_by_seed
 from experiments.config import Config
 from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Ended, Job, Run, Started
-from experiments.launch.local import OUT_OF_TIME, Local
-from experiments.launch.progress import Display
-from experiments.launch.runs import Training, train_runs
-from experiments.launch.time_limit import TimeLimit
+from experiments.objects import Job, Run
 from experiments.presets import GENERAL, get_preset
 from experiments.records.files import write_json
 from experiments.records.parquet import read_rows, runs_as_parquet
 from experiments.records.record import packed_statuses, read_comparison, run_status, write_record
 from experiments.records.schema import PackedStatus
+from experiments.run.display import Display
+from experiments.run.local import Local
+from experiments.run.loop import OUT_OF_TIME
+from experiments.run.plan import Training
+from experiments.run.runs import train_runs
+from experiments.run.time_limit import TimeLimit
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
 from tests.made_up import make_record, undrawn
@@ -42,9 +44,8 @@ def training(tmp_path):
 
 def train(training, limit):
     limit.of_run, limit.steps = {RUN.variant: 1.0}, training.config.steps
-    launcher = Local(may_start=limit.allows, is_over=limit.is_over)
     display = Display(Console(file=io.StringIO()), [RUN], 0, training.config.steps)
-    return train_runs(training, [RUN], launcher, display, limit)
+    return train_runs(training, [RUN], Local(), display, limit)
 
 
 def variant(name, baseline):
@@ -76,11 +77,10 @@ def test_a_limit_learns_from_what_has_ended_and_knows_when_it_is_over(tmp_path):
     resumed.directory.mkdir()
     (resumed.directory / "metrics.jsonl").write_text('{"step": 5, "tokens": 1, "split": "train", "loss": 1.0}\n')
     for job in (fast, slow, resumed):
-        limit.learn(job, Started(job.run))
+        limit.begins(job)
     now[0] = 20.0
-    limit.learn(fast, Ended(fast.run, "done"))
-    limit.learn(slow, Ended(slow.run, "failed"))
-    limit.learn(resumed, Ended(resumed.run, "done"))
+    limit.ends(fast)
+    limit.ends(resumed)
     assert limit.of_run == {"a": 20.0, "b": 60.0}
     now[0] = 80.0
     assert limit.allows(fast)

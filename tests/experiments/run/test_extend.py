@@ -66,7 +66,7 @@ def test_with_more_seeds_and_variants_nothing_there_is_touched(copy):
 
 @pytest.mark.slow
 def test_an_extension_that_was_killed_between_two_runs_goes_on(copy, monkeypatch, tmp_path):
-    from experiments.launch import extend
+    from experiments.run import extend
 
     whole, done = extend._extend_run, []
 

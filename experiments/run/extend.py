@@ -15,11 +15,11 @@ from typing import Any
 from msgspec import structs
 
 from experiments.config import Config
-from experiments.launch.runs import write_status
 from experiments.records.files import read_file, write_atomically
 from experiments.records.record import read_comparison, run_config, run_directory, run_status, write_record
 from experiments.records.schema import Comparison
 from experiments.records.store import differing_settings, refuse_if_differing
+from experiments.run.plan import write_status
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.schedule import last_constant_step
 

@@ -3,8 +3,8 @@
 import pytest
 
 from experiments.cli import main
-from experiments.launch import companions
-from experiments.launch.companions import check_can_share
+from experiments.run import peers
+from experiments.run.peers import check_can_share
 
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(capsys, tmp_path):
@@ -21,7 +21,7 @@ def test_one_process_has_nobody_to_share_weights_with(capsys):
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(companions, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"accelerate; give pip install .*\[distributed\]"):
         check_can_share(4, 2)
     check_can_share(4, 1)

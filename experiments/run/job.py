@@ -1,0 +1,286 @@
+"""The training of one run: what the command ``train`` does, on this machine or another.
+
+All it is given is the run's directory. What must last goes into ``status.json``, which is touched as a sign of life.
+"""
+
+import json
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+from filelock import FileLock, Timeout
+
+from experiments.config import Config
+from experiments.console import PLAIN_SECONDS
+from experiments.data.registry import load_data
+from experiments.extensions import load_plugin
+from experiments.objects import Job, Run
+from experiments.records import environment
+from experiments.records.files import check_links, read_file, remove_leftovers
+from experiments.records.lease import Lease, LeaseLost, machine
+from experiments.records.record import is_finished, read_comparison, read_record, run_directory
+from experiments.records.schema import RunConfig
+from experiments.run.display import closing_line, rates
+from experiments.run.loop import UNRECORDED, Advanced, Ended
+from experiments.run.peers import check_can_share, peers, started_processes
+from experiments.run.plan import JobRecord, write_job, write_status, write_that_it_is_trained
+from experiments.run.signals import stop_signals_are_collected
+from experiments.trackers.registry import Trackers
+from experiments.trackers.tracker import TrackedRun
+from experiments.training.chosen_objective import make_objective
+from experiments.training.loop import RunStopped, train_run
+from experiments.training.objectives import Objective
+from experiments.training.pretrained import AS_PRETRAINED
+from experiments.training.processes import ALONE, Connected, connect, tells_of_a_lost_process
+from experiments.training.steps import RunFailed
+from experiments.variants import get_variant
+
+LOCK_SECONDS = 300
+"""to wait for a process that trains it: the orphan of a killed command lets go of it within a step"""
+SIGN_SECONDS = 1.0
+"""between two signs of life"""
+
+
+def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
+    """Train what is left of the run in a directory, in this process, and print how it goes.
+
+    Where torchrun has started several processes, this is one of them, and they train it together. ``trackers`` follow
+    the run from now on; none: those that its comparison was run with.
+
+    Returns the exit status: 0 done, 1 failed, 130 or 143 stopped after a checkpoint; UNRECORDED and an error's number,
+    if how it ended could not be written.
+
+    Raises:
+        ValueError: it is not the directory of a run that a comparison has made, or so many processes cannot train it.
+    """
+    job, record, needed = read_job(path)
+    count, rank = started_processes()
+    check_can_share(record.config["batch_size"], count if count > 1 else needed.nproc)
+    check_links(job.directory)
+    with stop_signals_are_collected() as received:
+        if rank > 0:
+            return train_as_peer(job, received)
+        unrecorded = None
+        try:
+            if trackers:
+                write_job(job, msgspec.structs.replace(needed, trackers=list(trackers)))
+            done = is_finished(job.root, *job.run, record.config["steps"])
+            ended = Ended(job.run, "done") if done else _train_here(job, received, count)
+        except OSError as error:
+            unrecorded = error.errno or 0
+            ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
+    with suppress(OSError):  # of a full disk, with the log on it
+        print(closing_line(ended), flush=True)
+    if unrecorded is not None:
+        return UNRECORDED + unrecorded
+    return {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
+
+
+def _train_here(job: Job, received: list[int], started: int) -> Ended:
+    """Train, and record how it ended; of ``started`` processes as the first one. Raises OSError if that cannot be."""
+    lock, lease = FileLock(job.directory / ".lock"), Lease(job.directory)
+    try:  # held until the end is recorded, so that nobody else's status is overwritten
+        try:
+            ended = _train(job, lock, lease, received, started)
+        except Exception as error:
+            ended = Ended(job.run, "failed", " ".join(f"{type(error).__name__}: {error}".split())[:400])
+            with suppress(OSError):
+                traceback.print_exc()
+        with suppress(LeaseLost):
+            lease.check()
+            write_status(job.directory, ended.state, ended.reason)
+        return ended
+    finally:
+        lease.release()
+        lock.release()
+
+
+def _train(job: Job, lock: FileLock, lease: Lease, received: list[int], started: int) -> Ended:
+    signed = printed = float("-inf")
+
+    def should_stop() -> bool:
+        nonlocal signed
+        if time.monotonic() - signed > SIGN_SECONDS:
+            signed = time.monotonic()
+            with suppress(OSError):
+                os.utime(job.directory / "status.json")
+        return bool(received)
+
+    def progress(step: int, loss: float, tokens_per_second: float, unit: str, steps: int) -> None:
+        nonlocal printed
+        if step == steps or time.monotonic() - printed > PLAIN_SECONDS:
+            printed = time.monotonic()
+            told = rates(Advanced(job.run, step, loss, tokens_per_second), unit)
+            print(f"{job.run}: step {step}/{steps}, {told}", flush=True)
+
+    def note(sentence: str) -> None:
+        print(sentence, flush=True)
+        lease.check()
+        write_status(job.directory, "running", note=sentence)
+
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _taken(lock, lease):
+            if received:
+                raise RunStopped("stopped before its first step")
+            if time.monotonic() > deadline:
+                told = f"another process has been training it in the same directory for {LOCK_SECONDS} s"
+                return Ended(job.run, "running", told)
+        remove_leftovers(job.directory)
+        needed = read_job(job.directory)[2]
+        write_that_it_is_trained(job.directory, environment.software(needed.device))
+        several = started > 1 or needed.nproc > 1
+        with peers(job, needed.nproc) if started == 1 and several else nullcontext():
+            train_job(job, several, progress=progress, should_stop=should_stop, note=note, check=lease.check)
+        return Ended(job.run, "done")
+    except RunStopped as error:
+        return Ended(job.run, "queued", str(error))
+    except (RunFailed, LeaseLost) as error:
+        return Ended(job.run, "failed", str(error))
+
+
+def _taken(lock: FileLock, lease: Lease) -> bool:
+    """Whether the directory is this process's now; waits for it half a second."""
+    with suppress(Timeout):
+        if not lock.is_locked:
+            lock.acquire(timeout=0.5)
+        if lease.take():
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def train_as_peer(job: Job, received: list[int]) -> int:
+    """Train beside the first process, which writes the files, says when to stop and records how the run ended.
+
+    Returns the exit status.
+    """
+    try:
+        if not is_finished(job.root, *job.run, read_job(job.directory)[1].config["steps"]):
+            train_job(job, several=True)
+    except RunStopped:
+        return 128 + (received[0] if received else signal.SIGTERM)
+    except RunFailed:
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
+    """The job of a run's directory, and its config.json and job.json. Raises ValueError if it is no such directory."""
+    directory = Path(os.path.abspath(path))
+    config = read_record(directory / "config.json", RunConfig, "give the directory of a run: COMPARISON/VARIANT/seedK")
+    job = Job(Run(config.variant, config.seed), directory)
+    if not str(directory).endswith(f"{os.sep}{run_directory(Path(), config.variant, config.seed)}"):
+        raise ValueError(f"{path} holds the config.json of {job.run}; give the directory of a run: .../VARIANT/seedK")
+    file, remedy = directory / "job.json", "run its comparison again, which writes it"
+    try:
+        # The paths in it need not be text, which msgspec does not read.
+        return job, config, msgspec.convert(json.loads(read_file(file, remedy)), JobRecord)
+    except (msgspec.ValidationError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} is damaged ({error}); {remedy}") from None
+
+
+def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> Objective:
+    """What a run is trained for. Raises ValueError if its data, or what comes with them, cannot be had here."""
+    config = Config(**record.config)
+    if needed.initial_weights:
+        # The configuration has it as it was given, from a directory that need not be this one. What a variant sets for
+        # itself is compared with its encoder's variant, all else with what the comparison has.
+        shared = read_comparison(job.root).config
+        as_pretrained = {name: shared[name] for name in AS_PRETRAINED if name in shared}
+        config = replace(config, initial_weights=needed.initial_weights, **as_pretrained)
+    data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
+    return make_objective(load_data(config.data, data_dir, data_file), config, job.root)
+
+
+def train_job(
+    job: Job,
+    several: bool,
+    *,
+    progress: Callable[[int, float, float, str, int], None] = lambda step, loss, rate, unit, steps: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    note: Callable[[str], None] = lambda sentence: None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Train what is left of a run, as one of ``several`` processes or alone.
+
+    ``progress`` is told the unit of the loss and the last step besides; all else is as ``train_run`` says.
+
+    Raises:
+        RunFailed, RunStopped, OSError: as ``train_run``; or the data are no longer those of the comparison.
+    """
+    _, record, needed = read_job(job.directory)
+    _check_machine(needed, note)
+    for module in needed.plugins:
+        load_plugin(module)
+    config, objective = Config(**record.config), load_objective(job, record, needed)
+    if objective.corpus.sha256 != record.data_sha256:
+        raise RunFailed("the data set changed while the comparison ran")
+    variant = get_variant(job.run.variant)
+    if objective.initial_weights(variant, job.run.seed) != record.initial_weights_sha256:
+        raise RunFailed(f"the encoder in {config.initial_weights} changed while the comparison ran")
+    device = torch.device(needed.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
+    processes = connect(device, config.threads, _sharing(needed.shard)) if several else ALONE
+    tracked = TrackedRun(job.root, job.directory, *job.run, record.config, needed.comparison or str(job.root))
+    try:
+        with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
+            train_run(
+                job.directory,
+                variant,
+                job.run.seed,
+                config,
+                objective,
+                processes.device(device),
+                progress=lambda step, loss, rate: progress(step, loss, rate, objective.loss_unit, config.steps),
+                should_stop=should_stop,
+                note=note,
+                follow=trackers.follow,
+                check=check,
+                processes=processes,
+            )
+    except RuntimeError as error:
+        if not tells_of_a_lost_process(error):
+            raise
+        traceback.print_exc()
+        raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
+    finally:
+        processes.part_ways()
+
+
+def _sharing(shard: bool) -> type[Connected]:
+    """How processes train a model together."""
+    if not shard:
+        return Connected
+    from experiments.training.sharded import Sharded  # which not every PyTorch can import
+
+    return Sharded
+
+
+def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:
+    """Note what this machine has in other versions than the comparison's. Raises RunFailed if it has other code."""
+    code = environment.code_sha256()
+    if needed.machine not in ("", machine()) and needed.code_sha256 != code:
+        raise RunFailed(
+            f"{_host()} has other code of linear-rope than the machine that its comparison was given on (sha256 "
+            f"{code[:12]}, there {needed.code_sha256[:12]}); install the same on both, or give the command again"
+        )
+    here = environment.versions()
+    told = {name: there for name, there in needed.versions.items() if name != environment.PROOFS}
+    if differing := [f"{name} {here.get(name)} (there {x})" for name, x in told.items() if here.get(name) != x]:
+        note(f"trained on {_host()} with other versions than its comparison: {', '.join(differing)}")
+
+
+def _host() -> str:
+    return machine().partition(" ")[0]

@@ -1,0 +1,253 @@
+"""The one loop over all launchers: it starts runs, reads of their files how far they are, and stops them.
+
+A launcher starts processes, on this machine or others. Nothing is sent from a run to whoever started it: what lasts
+(status.json, metrics.jsonl, checkpoints) is written by the run itself, and read here as ``watch`` reads it.
+"""
+
+import json
+import math
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from experiments.objects import Job, Run
+from experiments.records.lease import holders
+from experiments.records.record import read_record
+from experiments.records.schema import State, Status
+from experiments.run.signals import Stopped, stop_signals_are_collected
+from experiments.run.time_limit import TimeLimit
+
+LOOK_SECONDS, LOOK_ELSEWHERE = 0.1, 1.0
+"""between two looks at the runs"""
+LONGEST_PAUSE = 5
+"""seconds; the loop comes round more often, unless its process was stopped"""
+OUT_OF_TIME = "there was no time to end it (--for)"
+STOP_SECONDS = 10
+"""that runs have for a checkpoint when the time is over"""
+KILL_SECONDS = 5
+"""to wait for a killed process: it may hang in the system, where no signal reaches it"""
+UNRECORDED = 192
+"""and the error's number is the exit status of a run that could not write how it ended"""
+
+
+class Process(Protocol):
+    """A run that was started, or waits somewhere to be."""
+
+    def poll(self) -> int | str | None:
+        """Its exit status (negative: the signal's number) or, where there is none, why; None until it has ended."""
+
+    def stop(self, *, now: bool) -> None:
+        """Let it stop after a checkpoint, or kill it ``now``."""
+
+
+class Launcher(Protocol):
+    """Made with the keywords ``workers``, the runs at a time (None: not said), and ``needs``, what a run takes.
+
+    One whose class says ``elsewhere = True`` has its runs on other machines: it knows how many there is room for.
+    """
+
+    room: int
+    """runs that are started at a time"""
+
+    def start(self, jobs: Sequence[Job]) -> Sequence[Process]:
+        """Start each job's command. Raises OSError or ValueError, of one line, if that cannot be done."""
+
+
+class Started(NamedTuple):
+    """A run has started."""
+
+    run: Run
+
+
+class Advanced(NamedTuple):
+    """A run has done this many steps."""
+
+    run: Run
+    step: int
+    loss: float
+    tokens_per_second: float
+
+
+class Ended(NamedTuple):
+    """A run has ended: done, failed, queued if it was stopped, or running if another process trains it."""
+
+    run: Run
+    state: State
+    reason: str | None = None
+
+
+Event = Started | Advanced | Ended
+
+
+def follow(
+    jobs: Sequence[Job], launcher: Launcher, silence: float = math.inf, limit: TimeLimit | None = None
+) -> Iterator[Event]:
+    """Run every job that there is time for; of each there is one Started, any number of Advanced and one Ended.
+
+    A run that writes nothing for so many seconds of ``silence`` is killed. Raises Stopped after SIGINT or SIGTERM, when
+    all have stopped after a checkpoint; a second signal kills them.
+    """
+    waiting, running = deque(jobs), list[_Running]()
+    elsewhere = bool(getattr(launcher, "elsewhere", False))
+    if elsewhere and (trained := holders(job.directory for job in waiting)):  # of a command that was killed they go on
+        for job in [job for job in waiting if job.directory in trained]:
+            waiting.remove(job)
+            told = f"an earlier job trains it ({trained[job.directory]}); give the command again when it ends"
+            yield Ended(job.run, "running", told)
+    with stop_signals_are_collected() as stop:
+        looked = time.monotonic()
+        while running or (waiting and not stop):
+            some = [] if stop else _next(waiting, launcher.room - len(running), limit)
+            if some:
+                yield from _start(some, launcher, running, elsewhere)
+            time.sleep(LOOK_ELSEWHERE if elsewhere else LOOK_SECONDS)
+            paused, looked = time.monotonic() - looked, time.monotonic()
+            out_of_time = bool(running) and limit is not None and limit.is_over()
+            for each in list(running):
+                if paused > LONGEST_PAUSE:
+                    each.heard += paused  # this process was stopped for a while, and looked at nothing
+                yield from each.news()
+                if (ended := each.ended(out_of_time)) is not None:
+                    running.remove(each)
+                    yield ended
+                elif stop or out_of_time:
+                    each.stop(len(stop) > 1, STOP_SECONDS if out_of_time else silence)
+                else:
+                    each.kill_if_silent(silence)
+    if stop:
+        raise Stopped(stop[0])
+
+
+def _next(waiting: deque[Job], room: int, limit: TimeLimit | None) -> list[Job]:
+    """Those that are started now; after the first that there is no time for, none is."""
+    some = list[Job]()
+    while waiting and len(some) < room:
+        if limit and not limit.allows(waiting[0]):
+            waiting.clear()
+        else:
+            some.append(waiting.popleft())
+    return some
+
+
+def _start(some: list[Job], launcher: Launcher, running: "list[_Running]", elsewhere: bool) -> Iterator[Event]:
+    known = [_signs(job.directory) for job in some]
+    if not elsewhere:
+        yield from (Started(job.run) for job in some)
+    try:
+        processes = launcher.start(some)
+    except OSError as error:
+        reason = f"its process could not be started ({type(error).__name__}: {error})"
+        yield from (Ended(job.run, "failed", reason) for job in some)
+        return
+    for job, process, signs in zip(some, processes, known, strict=True):
+        running.append(_Running(job, process, signs, has_begun=not elsewhere))
+
+
+@dataclass
+class _Running:
+    job: Job
+    process: Process
+    signs: Any
+    has_begun: bool
+    """whether it was told that it started: elsewhere a run may wait for long"""
+    heard: float = field(default_factory=time.monotonic)
+    asked: float = math.inf
+    """since when it is to stop"""
+    killed: float = math.inf
+    step: int = 0
+    silent: str = ""
+
+    def __post_init__(self) -> None:
+        self._metrics = self.job.directory / "metrics.jsonl"
+        self._read = self._metrics.stat().st_size if self._metrics.exists() else 0
+
+    def news(self) -> Iterator[Event]:
+        """That it started, and its newest progress."""
+        if (signs := _signs(self.job.directory)) == self.signs:
+            return
+        self.signs, self.heard = signs, time.monotonic()
+        if not self.has_begun:
+            self.has_begun = True
+            yield Started(self.job.run)
+        for row in [row for row in self._rows() if row.get("split") == "train"][-1:]:
+            self.step = row["step"]
+            yield Advanced(self.job.run, self.step, row["loss"], row["tokens_per_second"])
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """What was written since the last look, whole lines."""
+        with suppress(OSError, ValueError, KeyError), open(self._metrics, "rb") as file:
+            file.seek(self._read)
+            lines, newline, _ = file.read().rpartition(b"\n")
+            self._read += len(lines + newline)
+            return [json.loads(line) for line in lines.splitlines()]
+        return []
+
+    def ended(self, out_of_time: bool) -> Ended | None:
+        """How it ended, if it did, or cannot be waited for any longer."""
+        status = self.process.poll()
+        if status is None and time.monotonic() - self.killed < KILL_SECONDS:
+            return None
+        ended = how_it_ended(self.job, -signal.SIGKILL if status is None else status)
+        if ended.state == "done":
+            return ended
+        if self.silent:
+            return Ended(self.job.run, "failed", self.silent)
+        if out_of_time and (ended.state == "queued" or self.killed < math.inf):
+            return Ended(self.job.run, "queued", OUT_OF_TIME)
+        return ended
+
+    def stop(self, now: bool, seconds: float) -> None:
+        """Let it stop after a checkpoint; kill it after so many seconds."""
+        if self.asked == math.inf:
+            self.asked = time.monotonic()
+            self.process.stop(now=False)
+        if now or time.monotonic() - self.asked > seconds:
+            self._kill()
+
+    def kill_if_silent(self, silence: float) -> None:
+        if self.has_begun and time.monotonic() - self.heard > silence and not self.silent:
+            self.silent = f"no sign of life for {silence:g} s after step {self.step} (--run-timeout), so it was killed"
+            self._kill()
+
+    def _kill(self) -> None:
+        if self.killed == math.inf:
+            self.killed = time.monotonic()
+            self.process.stop(now=True)
+
+
+def _signs(directory: Path) -> list[tuple[int, int] | None]:
+    """What changes when a run does something; by this machine's clock, for those of others need not agree."""
+    found = list[tuple[int, int] | None]()
+    for name in ("status.json", "metrics.jsonl"):
+        try:
+            status = os.stat(directory / name)
+            found.append((status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def how_it_ended(job: Job, status: int | str) -> Ended:
+    """How a run ended: by its status.json, or else by its exit status (negative: the signal's number) or a reason."""
+    if isinstance(status, int) and status > UNRECORDED:
+        return Ended(job.run, "failed", f"how it ended could not be recorded: {os.strerror(status - UNRECORDED)}")
+    with suppress(ValueError):
+        said = read_record(job.directory / "status.json", Status)
+        if said.state in ("done", "failed") or said.reason is not None:
+            return Ended(job.run, said.state, said.reason)
+        if said.state == "running" and status == 1:
+            return Ended(job.run, "running", "another process trains it")
+    if isinstance(status, str):
+        return Ended(job.run, "failed", status)
+    cause = f"ended with exit status {status} and without a word"
+    if status == -signal.SIGKILL:
+        cause = "was killed (SIGKILL), as the system does when memory runs out"
+    elif status < 0:
+        cause = f"ended with signal {signal.Signals(-status).name}"
+    return Ended(job.run, "failed", f"its process {cause}")
