@@ -131,7 +131,7 @@ def table(sections: Iterable[Section]) -> str:
             "unit": row.unit,
             **{name: getattr(row.estimate, name) for name in ("mean", "low", "high")},
             "adjusted_p": row.p,
-            "remark": row.remark,
+            "remark": visible(row.remark),
         }
         for section in sections
         for row in section.rows

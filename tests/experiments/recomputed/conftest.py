@@ -10,7 +10,6 @@ import json
 import math
 import shutil
 import statistics
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,7 +45,8 @@ class Records:
         self.config = self.comparison["config"]
         self.variants = {variant["name"]: variant for variant in self.comparison["variants"]}
         self.seeds = self.comparison["seeds"]
-        self.rows, self.states, self.speeds = defaultdict(list), {}, {}
+        self.rows = {(variant, seed): [] for variant in self.variants for seed in self.seeds}
+        self.states, self.speeds = {}, {}
         if (root / "runs.parquet").exists():
             self._read_packed(root / "runs.parquet")
             return
