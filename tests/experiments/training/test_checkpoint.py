@@ -48,6 +48,12 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-7])
 
 
+def change_a_weight(path):
+    """A file that is read as any other, whose last number is another."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def edit_manifest(path, **changes):
     manifest = path / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
@@ -57,6 +63,7 @@ def edit_manifest(path, **changes):
     "damage",
     [
         *(lambda path, name=name: truncate(path / name) for name in ("model.safetensors", "manifest.json")),
+        lambda path: change_a_weight(path / "model.safetensors"),
         lambda path: (path / "manifest.json").write_text("[]"),
         lambda path: (path / "manifest.json").unlink(),
         lambda path: (path / "optimizer.pt").unlink(),

@@ -15,6 +15,11 @@ def test_a_trapezoid_rises_stays_and_falls_to_zero_over_the_last_two_fifths():
     assert rates[60:] == pytest.approx([(100 - step) / 40 for step in range(60, 100)])
 
 
+def test_a_cosine_falls_from_the_peak_to_a_tenth_of_it():
+    cosine = dataclasses.replace(TRAPEZOID, schedule="cosine", steps=110)
+    assert [learning_rate_at(step, cosine, 110) for step in (9, 10, 60, 110)] == pytest.approx([1, 1, 0.55, 0.1])
+
+
 def test_before_the_fall_a_longer_trapezoid_has_the_same_rates():
     longer = dataclasses.replace(TRAPEZOID, steps=1000)
     assert all(learning_rate_at(step, TRAPEZOID, 100) == learning_rate_at(step, longer, 1000) for step in range(61))
