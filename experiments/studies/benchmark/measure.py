@@ -13,13 +13,11 @@ from experiments.data.generated import AssociativeRecall, split_generator
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
-from experiments.studies.length.measure import measure_lengths
+from experiments.studies.length.measure import ends_with_its_context, measure_lengths
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextToken
 from experiments.training.steps import autocast
-from experiments.variants import PEER, get_variant
 from linear_rope.model import CausalLM
-from linear_rope.positions.registry import has_table
 
 WINDOWS = 32
 """of a text, of the longest length"""
@@ -43,7 +41,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     config = Config(**comparison.config)
 
     def accuracies(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
-        ends = has_table(get_variant(name).position) or get_variant(name).kernel == PEER
+        ends = ends_with_its_context(name)
         if ends:
             yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
         rows = [

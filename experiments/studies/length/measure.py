@@ -72,7 +72,7 @@ def measure_lengths(
     short = recut(windows, config.context)
 
     def losses(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
-        ends = has_table(positions[name]) or get_variant(name).kernel == PEER
+        ends = ends_with_its_context(name)
         if ends:
             yield f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends"
         parts = [losses_by_position(model, short[part :: factors[-1]], config) for part in range(factors[-1])]
@@ -89,6 +89,11 @@ def measure_lengths(
     notes = LOSSES.measure(root, comparison, objective, "the loss at other lengths", losses)
     too_short = f"the test split is too short for windows of more than {longest:,} tokens"
     return notes if factors == list(all_factors) else [too_short, *notes]
+
+
+def ends_with_its_context(variant: str) -> bool:
+    """Whether its table of positions ends where the windows of training do."""
+    return has_table(get_variant(variant).position) or get_variant(variant).kernel == PEER
 
 
 def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:

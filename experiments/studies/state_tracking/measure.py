@@ -13,12 +13,11 @@ from experiments.config import Config
 from experiments.data.generated import StateTracking, split_generator
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
+from experiments.studies.length.measure import ends_with_its_context
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextToken
 from experiments.training.steps import autocast
-from experiments.variants import PEER, get_variant
 from linear_rope.model import CausalLM
-from linear_rope.positions.registry import has_table
 
 FACTORS = (1, 2, 4)
 """of the training length: where the ranges of positions end"""
@@ -40,7 +39,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(longest.targets(tokens))
 
     def accuracies(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
-        if has_table(get_variant(name).position) or get_variant(name).kernel == PEER:
+        if ends_with_its_context(name):
             yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
             return
         right = _right(model, inputs, targets, config)
