@@ -418,6 +418,8 @@ class Dots(Drawing):
         if figure.x_mark:
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **line)
         for value, height in order["height"].items():
+            if value not in means.index and quantity.source != "values":
+                continue
             if value not in means.index:
                 why = "no finished seed" if not self.rows.finished.get(str(value)) else "nothing to compare"
                 why = "baseline" if quantity.minus and why != "no finished seed" else why
