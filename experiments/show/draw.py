@@ -14,7 +14,14 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from experiments.figures.curves import beyond_the_axis, mark_floors, shown_floors
-from experiments.figures.panels import grid_of, head, legend_below, mean_with_interval, name_vertical
+from experiments.figures.panels import (
+    end_below_the_lowest,
+    grid_of,
+    head,
+    legend_below,
+    mean_with_interval,
+    name_vertical,
+)
 from experiments.figures.settings import look_of
 from experiments.figures.style import DOTS_PER_INCH, MUTED, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Floor
@@ -31,6 +38,17 @@ STEP = 0.015
 OWN_LOOK = ("variant", "encoding", "without_length")
 """columns by which a line looks as its variant does, also in other figures"""
 DOTTED, DASHED = (0, (1, 2)), (0, (4, 2))
+ON_AXIS: dict[str, tuple[Any, Any]] = {
+    "linear": (lambda x: x, lambda place: place),
+    "log": (np.log, np.exp),
+    "symlog": (
+        lambda x: np.where(x < 1, x, 1 + np.log10(np.maximum(x, 1))),
+        lambda place: np.where(place < 1, place, 10 ** (place - 1)),
+    ),
+}
+"""from values to places on an axis, and back"""
+CALLED = {"dim": "width"}
+"""columns whose name is not what a title says"""
 NOTES = {
     ("lines", "seeds"): "Thin: each seed. Thick: mean of the finished seeds.",
     ("lines", "range"): "Line: mean; band: least to largest of the seeds.",
@@ -122,8 +140,8 @@ class Lines(Drawing):
         figure = self.figure
         self.table = pd.concat([self._along(part) for part in self.found.values()])
         self.base = self.table[self.table["variant"] == figure.baseline] if figure.baseline else self.table[:0]
-        if self.base["variant"].isin(self.rows.variants).sum() == 0:  # as uniform attention, it is no line of its own
-            self.table = self.table[self.table["variant"] != figure.baseline] if figure.baseline else self.table
+        if figure.baseline and figure.baseline not in self.rows.variants:  # as uniform attention: no line of its own
+            self.table = self.table[self.table["variant"] != figure.baseline]
         self.expected = self._along(self.rows.of(self.quantities[figure.beneath])) if figure.beneath else self.base[:0]
         self.by = [
             each
@@ -140,6 +158,9 @@ class Lines(Drawing):
             self._panel(axes, part)
             mark_floors(axes, [] if figure.names == "ends" else floors)
         self._horizontal(picture.axes)
+        if figure.spread in ("interval", "marks") and any(self.quantities[name].scale == "log" for name in self.found):
+            for place in range(columns_of(picture.axes[0])):
+                end_below_the_lowest(picture.axes[place :: columns_of(picture.axes[0])])
         if figure.names == "legend":
             legend_below(picture, picture.axes, 3, handlelength=3.5)
         self.finish(picture, cut + more + self._absent())
@@ -206,12 +227,7 @@ class Lines(Drawing):
     def _title(self, key: tuple[Any, ...]) -> str:
         """The value of a panel, and what row it is in."""
         told = dict(zip(self.by, key, strict=True))
-        row = told.get(self.figure.row)
-        words = [str(told[self.figure.panel])] if self.figure.panel in told else []
-        if row is not None:
-            named = self.figure.row.replace("_", " ")
-            words.append(f"{named} {row:g}" if isinstance(row, int | float | np.number) else str(row))
-        return ", ".join(words)
+        return ", ".join(_titled(each, told[each]) for each in (self.figure.panel, self.figure.row) if each in told)
 
     def _panel(self, axes: Axes, part: pd.DataFrame) -> None:
         """The lines of a panel: their means, and what is beside them."""
@@ -294,10 +310,9 @@ class Lines(Drawing):
 
     def _aside(self, x: "pd.Index[Any]", steps: float) -> Any:
         """Places on the axis, moved by so many steps."""
-        low, high = self.span
-        if self.figure.x_scale == "log":
-            return x * (high / low) ** (STEP * steps)
-        return x + STEP * steps * (high - low) if self.figure.x_scale == "linear" else x
+        to_axis, back = ON_AXIS[self.figure.x_scale]
+        low, high = (to_axis(np.float64(end)) for end in self.span)
+        return back(to_axis(x.to_numpy(float)) + STEP * steps * (high - low))
 
     def _vertical(self, picture: Picture) -> str:
         """The range that the later part of the lines needs, if the beginning is steep; and what is said of it."""
@@ -333,8 +348,7 @@ class Lines(Drawing):
         figure, values = self.figure, sorted(self.table[self.figure.x].unique())
         lines = self.rows.filled(figure.x_label or figure.x).split("\n")
         text = "\n".join(fill(line, int(LETTERS * figure.size[0])) for line in lines)
-        grid: Any = every[0].get_subplotspec()
-        columns = grid.get_gridspec().ncols
+        columns = columns_of(every[0])
         for place, axes in enumerate(every):
             axes.set_xscale(figure.x_scale, **({"linthresh": 1} if figure.x_scale == "symlog" else {}))
             if figure.x_ticks:
@@ -404,6 +418,8 @@ class Dots(Drawing):
         if figure.x_mark:
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **line)
         for value, height in order["height"].items():
+            if value not in means.index and quantity.source != "values":
+                continue
             if value not in means.index:
                 why = "no finished seed" if not self.rows.finished.get(str(value)) else "nothing to compare"
                 why = "baseline" if quantity.minus and why != "no finished seed" else why
@@ -420,6 +436,18 @@ class Dots(Drawing):
         axes.xaxis.set_major_locator(MaxNLocator(10 if len(self.found) == 1 else 5, steps=[1, 2, 5, 10]))
         axes.margins(x=0.08)
         axes.tick_params(axis="y", length=0)
+
+
+def _titled(column: str, value: Any) -> str:
+    """A value as a panel's title has it: a number behind the name of its column."""
+    name = CALLED.get(column, column.replace("_", " "))
+    return f"{name} {value:g}" if isinstance(value, int | float | np.number) else str(value)
+
+
+def columns_of(axes: Axes) -> int:
+    """How many panels stand side by side."""
+    place: Any = axes.get_subplotspec()
+    return int(place.get_gridspec().ncols)
 
 
 def number_axis(axis: Axis, quantity: Quantity) -> None:

@@ -61,7 +61,7 @@ class Rows:
         """What stands in braces in labels, captions and conditions.
 
         The configuration, the words of the objective, and of what the curves of a split show ({train.quantity});
-        which settings the names of variants have ({settings}), and how many seeds there are.
+        whether names of variants have settings, or widths; and how many seeds there are.
         """
         comparison, objective = self.comparison, self.comparison.objective
         said = {name: getattr(objective, name) for name in ("metric", "quantity", "unit", "better", "where_better")}
@@ -70,7 +70,8 @@ class Rows:
         said |= {"baseline": comparison.baseline_in_words, "number": len(comparison.seeds)}
         said["Quantity"] = objective.quantity[:1].upper() + objective.quantity[1:]
         said["classes"] = ", ".join(map(repr, objective.classes or ()))
-        said["settings"] = bool({part.partition("=")[0] for name in self.variants for part in name.split("@")[1:]})
+        named = {part.partition("=")[0] for name in self.variants for part in name.split("@")[1:]}
+        said |= {"settings": bool(named - {"dim"}), "widths": "dim" in named}
         if self.variants:
             every = comparison.config["evaluate_every"]
             said |= {"step": comparison.read_in(1), "between": comparison.read_in(every)}

@@ -181,9 +181,10 @@ class Headline:
     def _extreme(self, name: str, kernel: str, sign: int) -> str:
         kernels = {each: variant.kernel for each, variant in self.rows.variants.items()}
         found = self._means(name)
-        mine = [each for each in found.index if kernel in ("", kernels[each])]
+        trained = [each for each in found.index if each in kernels]
+        mine = [each for each in trained if kernel in ("", kernels[each])]
         if kernel == "linear":
-            mine = [each for each in found.index if kernels[each] != "softmax"]
+            mine = [each for each in trained if kernels[each] != "softmax"]
         if not mine:
             raise Missing(name)
         best = (sign * found.loc[mine, "mean"]).idxmin()

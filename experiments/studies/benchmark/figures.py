@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimate
+from experiments.analysis.statistics import Estimate, estimate
 from experiments.figures import panels
 from experiments.figures.settings import by_base, curves_by_setting, looks_by_setting, setting_label
 from experiments.figures.style import MUTED, draw
@@ -14,13 +14,14 @@ from experiments.studies.benchmark.measure import LONGER
 from experiments.studies.length.figures import STUDY as LENGTH
 from experiments.studies.length.figures import by_length_figure, by_position_figure
 from experiments.studies.length.measure import IN_SHORT_WINDOWS, LOSSES, by_position, length_table, window_means
-from experiments.studies.recall.answer import shown
 from experiments.studies.tokens.budgets import losses, table
 from experiments.studies.tokens.figures import STUDY as TOKENS
 from experiments.studies.tokens.figures import by_budget_figure
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
+WIDE = 0.1
+"""an interval this wide is told"""
 
 
 def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
@@ -84,6 +85,14 @@ def longer_figure(found: pd.DataFrame, comparison: Comparison) -> Figure:
         axes.set_ylim(-0.03, 1.05)
     panels.legend_below(figure, figure.axes, 3)
     return figure
+
+
+def shown(accuracy: Estimate) -> str:
+    """Its mean, and its interval if that is wide."""
+    low, high = max(accuracy.low, 0.0), min(accuracy.high, 1.0)
+    interval = f" [{low:.0%}, {high:.0%}]" if accuracy.has_interval and high - low > WIDE else ""
+    is_short_of_all = 0.995 <= accuracy.mean < 0.9995
+    return f"{accuracy.mean:{'.1%' if is_short_of_all else '.0%'}}{interval}"
 
 
 def longer_table(found: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:

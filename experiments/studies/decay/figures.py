@@ -24,8 +24,8 @@ from experiments.figures.style import (
 )
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
+from experiments.studies.decay.rows import uniform_weight
 from experiments.study import Entries, read_study
-from experiments.training.masked import MaskedToken
 from linear_rope.diagnostics import expected_rope_mask
 
 STUDY = read_study(Path(__file__).parent)
@@ -227,14 +227,6 @@ def _distance_axis(axes: Axes, ticks: Sequence[int]) -> None:
 
 def _styled(variants: list[VariantRecord]) -> dict[str, Any]:
     return {variant.name: (variant_style(variant), legend_label(variant.name)) for variant in variants}
-
-
-def uniform_weight(attention: pd.DataFrame, comparison: Comparison) -> float:
-    """The mean weight at any distance if each query gave equal weights to all keys that it sees."""
-    length = 2 * (int(attention["distance"].max()) + 1)
-    if comparison.objective.name == MaskedToken.name:  # it sees those behind it too
-        return 1 / length
-    return float((1 / np.arange(length // 2 + 1, length + 1)).mean())
 
 
 def _weights(

@@ -32,3 +32,9 @@ def test_every_study_has_known_keys_only_and_quantities_that_there_are(study):
 def test_what_is_wrong_is_named(other, message):
     with pytest.raises(ValueError, match=message):
         shown_of(dataclasses.replace(STUDIES["mlm"], **other))
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_every_name_in_its_words_is_known(study):
+    for text in (study.question, study.method, study.not_shown, study.table_note):
+        assert "{" not in study.said(text)

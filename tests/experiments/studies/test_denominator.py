@@ -6,12 +6,15 @@ import pandas as pd
 import pytest
 
 from experiments.studies.denominator import measure as denominator
-from experiments.studies.denominator.figures import STUDY, figures, stability_table
 from experiments.studies.denominator.measure import KERNELS
+from experiments.studies.denominator.stability import table as stability_table
+from experiments.studies.registry import STUDIES
 from experiments.training.loop import DIVERGED
 from tests.made_up import metrics_rows
 
-from .conftest import drawn, judged, opened, verdicts, write
+from .conftest import drawn, judged, opened, rows_of, verdicts, write
+
+STUDY = STUDIES["denominator"]
 
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 FEW, MANY = len(NOISE), 10
@@ -113,20 +116,20 @@ def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
     root, comparison, curves = made_up(1, steps=100, every=20)
     found = verdicts(STUDY, root, comparison, curves)
     assert {found[f"{kernel}-spikes"] for kernel in KERNELS} == {"not run"}
-    table = stability_table(root, comparison, curves)
+    table = stability_table(rows_of(STUDY, root, comparison, curves))
     assert set(table["records that are spikes"]) == {"-"}
 
 
 def test_the_stability_table_counts_failures_and_spikes(made_up):
     fates = {("relu-rope-after", 1): ("failed", "why")}
-    table = stability_table(*made_up(1, fates)).set_index("variant")
+    table = stability_table(rows_of(STUDY, *made_up(1, fates))).set_index("variant")
     assert tuple(table.loc["relu-rope-after"]) == ("5", "1", "0.00% (worst seed 0.00%)")
     # Of 120 records, 110 have ten before them, and three are spikes.
     assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("5", "0", "2.73% (worst seed 2.73%)")
 
 
 def test_figures_are_drawn(made_up, tmp_path):
-    entries, stems = drawn(figures, tmp_path / "made", *made_up(1))
+    entries, stems = drawn(STUDY, tmp_path / "made", *made_up(1))
     tables = [entry.title for entry in entries if hasattr(entry, "table")]
     assert tables == ["Queries and keys of N(0, 1)", "Failures and spikes"]
     assert stems == {"final-loss", "nonpositive-denominators"}

@@ -9,12 +9,14 @@ import torch
 from experiments.config import Config
 from experiments.studies import tables
 from experiments.studies.mask import measure as mask
-from experiments.studies.mask.figures import STUDY, figures, redrawn_table
+from experiments.studies.registry import STUDIES
 from experiments.training.models import build_model
 from experiments.variants import get_variant
 from tests.made_up import make_record
 
 from .conftest import drawn, judged, opened, verdicts, write
+
+STUDY = STUDIES["mask"]
 
 NOISE = (0.0, 0.001, -0.001)
 """by seed; its t at a difference of 0.09 or more is 155"""
@@ -95,17 +97,14 @@ def test_a_missing_draw_is_not_run(made_up):
     assert not_run == {key for key in found if key.startswith("new-features")}
 
 
-def test_the_table_says_what_new_features_add(made_up):
-    table = redrawn_table(pd.read_csv(made_up()[0] / "redrawn.csv"))
-    row = table.set_index("variant").loc[AFTER]
-    # Student's t with 2 degrees of freedom, 4.303, times 0.001 / √3 is 0.0025.
-    assert tuple(row) == ("3", "3.000", "+0.900 [+0.898, +0.902]")
-
-
 def test_figures_are_drawn(made_up, tmp_path):
-    entries, stems = drawn(figures, tmp_path / "made", *made_up())
+    entries, stems = drawn(STUDY, tmp_path / "made", *made_up())
     assert [entry.title for entry in entries][-1] == "New features after training"
     assert len(stems) == 2
+    row = entries[-1].table.set_index("variant").loc[AFTER]
+    # Student's t with 2 degrees of freedom, 4.303, times 0.001 / √3 is 0.0025.
+    assert (row["n"], row["new features minus own"]) == ("3", "+0.900 [+0.898, +0.902]")
+    assert row["own features"].startswith("3.000")
 
 
 def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path, next_byte):

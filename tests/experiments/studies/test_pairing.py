@@ -8,7 +8,6 @@ import torch
 
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing import measure
-from experiments.studies.pairing.figures import STUDY, figures
 from experiments.studies.pairing.measure import (
     DISTANCES,
     EQUAL_DRAWS,
@@ -19,11 +18,14 @@ from experiments.studies.pairing.measure import (
     relative_scores,
     rotated_score_table,
 )
+from experiments.studies.registry import STUDIES
 from linear_rope import FavorPlus
 from linear_rope.features import Features
 from linear_rope.positions.rotary import rope_frequencies
 
 from .conftest import drawn, judged, opened, write
+
+STUDY = STUDIES["pairing"]
 
 NOISE = (0.0, 0.001, -0.001)
 SQUARED_ERROR = {PLAIN: 1, EQUAL_DRAWS: 2, PAIRED: 10}
@@ -68,7 +70,7 @@ def test_every_claim_reads_the_variants_that_it_names_and_verdicts_follow(made_u
 
 
 def test_figures_are_drawn(made_up, tmp_path):
-    assert drawn(figures, tmp_path / "made", *made_up(-1))[1] == {"final-loss", "validation", "variance"}
+    assert drawn(STUDY, tmp_path / "made", *made_up(-1))[1] == {"final-loss", "validation", "variance"}
 
 
 @pytest.fixture(scope="module")

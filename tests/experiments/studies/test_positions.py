@@ -3,19 +3,16 @@
 import pandas as pd
 import pytest
 
-from experiments.analysis.statistics import summarise
 from experiments.config import Config
-from experiments.report.answer import Findings
 from experiments.studies.length.measure import AS_TRAINED, LOSSES
 from experiments.studies.positions import measure as positions
-from experiments.studies.positions.answer import answer
-from experiments.studies.positions.figures import costs, figures, rises
+from experiments.studies.positions.rows import costs, rises
 from experiments.studies.registry import STUDIES
 from experiments.training.models import build_model
 from experiments.variants import get_variant
 from tests.made_up import make_record
 
-from .conftest import drawn, judged, opened, verdicts, write
+from .conftest import drawn, headline_of, opened, verdicts, write
 
 POSITIONS = STUDIES["positions"]
 NOISE = (0.0, 0.001, -0.001)
@@ -75,18 +72,16 @@ def test_verdicts(made_up):
 
 
 def test_costs_and_rises_are_against_the_right_ones(made_up):
-    root, comparison, _ = made_up
-    added = costs(comparison, positions.COST.read(root))
-    assert added.loc["softmax-deberta", "mean"] == pytest.approx(0.6, abs=2e-3)
+    added = costs(made_up[0]).groupby("variant")["value"].median()
+    assert added["softmax-deberta"] == pytest.approx(0.6, abs=2e-3)
     assert "softmax-none" not in added.index
-    change = rises(LOSSES.read(root))
-    assert change.loc["softmax-rope", "mean"] == pytest.approx(0.4)
+    change = rises(made_up[0]).groupby("variant")["value"].mean()
+    assert change["softmax-rope"] == pytest.approx(0.4)
     assert not {*WITH_TABLES} & {*change.index}
 
 
-def test_the_figure_the_table_and_the_answer(made_up, tmp_path):
-    root, comparison, curves = made_up
-    entries, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+def test_the_figure_the_table_and_the_headline(made_up, tmp_path):
+    entries, stems = drawn(POSITIONS, tmp_path / "output", *made_up)
     assert stems == {"three-questions"}
     stretched = entries[-1].table.set_index(["variant", "evaluated"])
     assert {*stretched.index} == {
@@ -94,14 +89,12 @@ def test_the_figure_the_table_and_the_answer(made_up, tmp_path):
     }
     assert stretched.loc[("softmax-rope", "YaRN")].tolist() == ["3", "-", "3.100"]
     table = entries[-2].table.set_index("variant")
-    assert table.loc["softmax-deberta", "added to a step"].startswith("+60%")
+    assert table.loc["softmax-deberta", "added to a training step"].startswith("+60%")
     assert table.loc["softmax-tupe"].tolist()[-1] == "-"
-    said = answer(Findings(comparison, summarise(root, comparison, curves), judged(POSITIONS, *made_up), root))
-    assert said.startswith(
-        "Softmax attention with T5's buckets ends lowest, at 3.40 bits per byte; with RoPE it is 3.50."
-    )
-    assert "RoPE is clearly below 11 of the 12 others." in said
-    assert "is the lowest of linear attention, at 3.7" in said
+    said = headline_of(POSITIONS, *made_up)
+    assert said.startswith("Lowest ends softmax attention with T5's buckets, 3.4")
+    assert "RoPE is clearly below 11 of 12 others." in said
+    assert "The lowest of linear attention is" in said
     assert said.endswith("the loss falls for softmax attention with ALiBi.")
 
 

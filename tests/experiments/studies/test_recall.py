@@ -2,16 +2,17 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
 from experiments.cli import main
-from experiments.figures.style import FigureEntry
 from experiments.records.record import read_comparison
-from experiments.studies.recall import figures as recall_plots
-from tests.made_up import metrics_rows
+from experiments.show.keys import shown_of
+from experiments.show.rows import summary
+from experiments.studies.registry import STUDIES
+from tests.made_up import DATA, metrics_rows
+
+from .conftest import drawn, headline_of, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_a_run_draws_its_figures_and_its_table(smoke):
         assert (smoke / "figures" / f"{stem}.png").stat().st_size > 5_000
     report = (smoke / "report.md").read_text()
     assert "| variant | n | test accuracy" in report
-    assert recall_plots.STUDY.question[:60] in report
+    assert STUDIES["recall"].question[:60] in report
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,9 @@ ACCURACY = {"softmax-rope": [0.9, 0.95, 1.0], "elu+1-none": [0.2, 0.3, 0.25]}
 def made_up(tmp_path, make_comparison):
     """Two variants of three seeds with accuracies; the third seed of the third variant failed."""
     variants = "softmax-rope,elu+1-none,elu+1-rope-after"
-    root = make_comparison(
-        tmp_path / "made-up", variants, fates={("elu+1-rope-after", seed): ("failed", "made up") for seed in range(3)}
-    )
+    fates = {("elu+1-rope-after", seed): ("failed", "made up") for seed in range(3)}
+    data = [DATA | {"name": "recall-64"}]
+    root = make_comparison(tmp_path / "made-up", variants, data=data, fates=fates)
     for path in root.glob("*/*/metrics.jsonl"):
         name, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
         rows = metrics_rows(path)
@@ -80,31 +81,27 @@ def made_up(tmp_path, make_comparison):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     comparison = read_comparison(root)
     comparison.variants[1].settings = {"dim": 64}
-    curves = read_curves(root, comparison)
-    return root, comparison, curves, summarise(root, comparison, curves)
+    return root, comparison, read_curves(root, comparison)
 
 
-def test_points_stand_at_the_tick_of_their_width_and_intervals_between_0_and_1(made_up):
-    _, comparison, curves, summary = made_up
-    found = recall_plots.test_accuracies(curves, comparison, summary)
-    figure = recall_plots.width_figure(found, comparison, summary)
-    for axes in figure.axes:
-        for line in axes.get_lines():
-            assert set(line.get_xdata()) <= {0, 1}
-    means = [line for axes in figure.axes for line in axes.get_lines() if line.get_label() == "rope"]
-    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in means] == [([1], [pytest.approx(0.95)])]
+def test_means_and_intervals_between_0_and_1(made_up):
+    shown = shown_of(STUDIES["recall"])
+    rows = rows_of(STUDIES["recall"], *made_up).of(shown.quantities["accuracy"])
+    found = summary(rows, ["variant"], shown.quantities["accuracy"])
+    (row,) = found[found["variant"] == "softmax-rope"].itertuples()
     # Student's t with 2 degrees of freedom, 4.303, times 0.05 / √3 is 0.124; a share is 1 at most.
-    assert recall_plots._bounded(pd.Series([0.9, 0.95, 1.0])) == pytest.approx((0.95, 0.826, 1.0), abs=1e-3)
+    assert (row.mean, row.low, row.high) == pytest.approx((0.95, 0.826, 1.0), abs=1e-3)
 
 
-def test_figures_are_drawn_with_several_widths_and_a_failed_variant(made_up, tmp_path):
-    root, comparison, curves, summary = made_up
-    entries = recall_plots.figures(root, tmp_path / "output", comparison, curves, summary)
-    assert [type(entry) for entry in entries] == [FigureEntry, FigureEntry]
-    assert len(list((tmp_path / "output" / "figures").glob("*.png"))) == 2
+def test_figures_are_drawn_with_a_failed_variant(made_up, tmp_path):
+    assert drawn(STUDIES["recall"], tmp_path, *made_up)[1] == {"accuracy-by-variant", "accuracy-by-step"}
+
+
+def test_the_headline_says_what_there_is(made_up):
+    assert "Softmax attention with RoPE gives 95.0% [82.6%, 100.0%]" in headline_of(STUDIES["copying"], *made_up)
 
 
 def test_a_text_has_no_accuracy_to_draw(made_up, tmp_path):
-    root, comparison, curves, summary = made_up
-    nothing = pd.DataFrame(curves[curves["metric"] != "accuracy"])
-    assert recall_plots.figures(root, tmp_path / "output", comparison, nothing, summary) == []
+    root, comparison, curves = made_up
+    nothing = curves[curves["metric"] != "accuracy"]
+    assert drawn(STUDIES["recall"], tmp_path, root, comparison, nothing) == ([], set())

@@ -1,24 +1,21 @@
 """The study of state tracking: accuracies by position, verdicts and the answer from made-up ones."""
 
 import itertools
+import json
 
 import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.statistics import summarise
 from experiments.config import Config
 from experiments.data.registry import load_corpus
-from experiments.report.answer import Findings
 from experiments.studies import tables
 from experiments.studies.registry import STUDIES
 from experiments.studies.state_tracking import measure as tracking
-from experiments.studies.state_tracking.answer import answer
-from experiments.studies.state_tracking.figures import by_length_table, figures
 from experiments.training.chosen_objective import make_objective
 from tests.made_up import make_record
 
-from .conftest import drawn, judged, opened, verdicts, write
+from .conftest import drawn, headline_of, opened, verdicts, write
 
 TRACKING = STUDIES["state-tracking"]
 NOISE = (0.0, 0.001, -0.001)
@@ -59,16 +56,17 @@ def test_a_text_has_no_state(next_byte, tmp_path):
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
     def make(best=0.97, variants=TRACKING.variants):
-        root = make_comparison(tmp_path / "made-up", ",".join(variants), 3)
+        root = make_comparison(tmp_path / f"made-up-{best}", ",".join(variants), 3)
         rows = [
             (variant, seed, factor, (best if variant == BEST else (0.95, 0.6, 0.5)[place]) + NOISE[seed])
             for variant, seed in itertools.product(variants, range(3))
             for place, factor in enumerate(tracking.FACTORS)
         ]
         write(tracking.ACCURACIES, root, rows)
-        root, comparison, curves = opened(root)
-        comparison.config["data"] = "s3-16"
-        return root, comparison, curves
+        record = json.loads((root / "comparison.json").read_text())
+        record["config"]["data"] = "s3-16"
+        (root / "comparison.json").write_text(json.dumps(record))
+        return opened(root)
 
     return make
 
@@ -79,24 +77,24 @@ def test_verdicts(made_up):
     assert found[f"{WITHOUT}-goes-on"] == found["selective-more"] == "not supported"
 
 
-@pytest.mark.parametrize(("best", "words"), [(0.97, "tracked by elu+1"), (0.7, "guessing gets 17%")])
-def test_the_answer_names_what_goes_on(made_up, best, words):
-    root, comparison, curves = made_up(best)
-    rows = judged(TRACKING, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert words in said
-    assert f"{best:.0%}" in said
+def test_the_headline_names_the_best(made_up):
+    said = headline_of(TRACKING, *made_up())
+    assert "Up to four times the training length the state is tracked by elu+1 with selective angles" in said
+    assert "97.0%" in said
+    said = headline_of(TRACKING, *made_up(0.7))
+    assert "tracked by" not in said
+    assert "guessing gets 16.7%" in said
 
 
 def test_the_table_and_the_figures(made_up, tmp_path):
-    root, comparison, curves = made_up()
-    shown = by_length_table(tracking.ACCURACIES.read(root), comparison).set_index("variant")
-    assert shown.loc[BEST].tolist() == ["3", "97%", "97%", "97%"]
-    assert shown.loc[WITHOUT].tolist() == ["3", "95%", "60%", "50%"]
-    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    entries, stems = drawn(TRACKING, tmp_path / "output", *made_up())
+    shown = entries[-1].table.set_index("variant").map(lambda cell: cell.partition(" ")[0])
+    assert shown.loc[BEST].tolist() == ["3", "97.0%", "97.0%", "97.0%"]
+    assert shown.loc[WITHOUT].tolist() == ["3", "95.0%", "60.0%", "50.0%"]
+    assert list(shown.columns) == ["n", "32", "64", "128"]
     assert stems == {"by-length"}
 
 
-def test_variants_without_settings_need_no_legend(made_up, tmp_path):
-    _, stems = drawn(figures, tmp_path / "output", *made_up(variants=["softmax-rope", "elu+1-rope-after"]))
+def test_variants_without_settings_are_drawn_too(made_up, tmp_path):
+    _, stems = drawn(TRACKING, tmp_path / "output", *made_up(variants=["softmax-rope", "elu+1-rope-after"]))
     assert stems == {"by-length"}
