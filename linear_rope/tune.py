@@ -71,7 +71,7 @@ def candidates(now: Launch) -> Iterator[Launch]:
     for chunk in (16, 32, 64, 128):
         for warps in (now.warps, (4,) * 5, (8,) * 5):
             for stages in (1, 2, 3):
-                yield Launch(chunk, warps, stages)
+                yield now._replace(chunk=chunk, warps=warps, stages=stages)
 
 
 def tune(name: str, device: torch.device, timer: Timer, size: tuple[int, int, int] = SIZE) -> Tuned:

@@ -21,33 +21,34 @@ import triton.language as tl
 
 from linear_rope.ops.linear.triton_form.shared import (
     enter_factors,
+    factor,
     fading,
     gains,
+    held_projection,
     is_key,
-    load_denominator_keys,
-    load_denominator_queries,
-    load_key_rotation,
+    keys_rotated_back,
     load_memory,
     load_normaliser,
-    load_projection,
-    load_query_rotation,
+    load_own,
+    load_own_keys,
     load_stabiliser,
-    load_tile,
+    load_values,
     load_vector,
     log_kept,
-    map_keys,
+    map_both,
     map_queries,
     pair_factors,
     product,
+    queries_rotated_back,
     read_factors,
-    rotate,
     rotated_keys,
     rotated_queries,
-    store_map_gradient,
+    store_gradients,
     store_memory,
     store_normaliser,
     store_tile,
     store_vector,
+    summed_queries,
 )
 
 
@@ -62,20 +63,18 @@ def load_query_exponents(call, query_saved, row, start, faded):
 
 
 @triton.jit
-def numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start):
-    """ō (C, BLOCK_V)."""
+def saved_gains(call, total, query, faded, query_scale, row, start):
+    """The gains of a chunk's numerators (C,), from the denominators that the forward pass found."""
     totals = faded
     if call.DENOMINATOR != "none":
         totals = load_vector(total, row, start, call.length, call.C, 0.0)
-    columns = tl.arange(0, call.BLOCK_V)
-    grad = load_tile(grad_output, batch, head, start, call.length, columns, call.C, call.V).to(tl.float32)
-    return grad * gains(call, totals, query, faded, query_scale)[:, None]
+    return gains(call, totals, query, faded, query_scale)
 
 
 @triton.jit
-def store_own(call, x, batch, head, start, values):
-    feature = tl.arange(0, call.BLOCK_M)
-    store_tile(x, batch, head, start, call.length, feature, values, call.C, call.M)
+def numerator_gradients(call, grad_output, gain, batch, head, start, columns):
+    """ō (C, columns)."""
+    return load_values(call, grad_output, batch, head, start, columns).to(tl.float32) * gain[:, None]
 
 
 @triton.jit
@@ -87,55 +86,49 @@ def query_gradients(
     chunk, row = pid % call.chunks, pid // call.chunks
     batch, head, start = row // call.heads, row % call.heads, chunk * call.C
     place = chunk * rows + row
-    projection, rest = load_projection(call)
-    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
-    turned_k, k = rotated_keys(call, k, batch, start).to(call.DTYPE), k.to(call.DTYPE)
-    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
+    turned_k, k = factor(call, rotated_keys(call, k, batch, start)), factor(call, k)
     faded, segment = fading(call, row, start)
     query = load_query_exponents(call, query_saved, row, start, faded)
     before = load_stabiliser(call, states.stabiliser, place)
     pairs = pair_factors(call, key_scale - faded, query, segment, 0)
     read = read_factors(call, query, segment, before)
-    grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
-
-    columns = tl.arange(0, call.BLOCK_V)
-    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
-    of_weights = product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
+    gain = saved_gains(call, total, query, faded, query_scale, row, start)
+    of_weights = tl.zeros([call.C, call.C], tl.float32)
+    of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
     of_total = tl.zeros([call.C], tl.float32)
+    for first in range(0, call.V, call.VALUES):
+        columns = first + tl.arange(0, call.VALUES)
+        grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns)
+        v = load_values(call, call.v, batch, head, start, columns)
+        of_weights += product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
+        memory = load_memory(call, states.memory, place, columns)
+        of_features += product(grad * read[:, None], tl.trans(memory), call.DTYPE, call.PRECISION)
+        if call.DENOMINATOR != "none":
+            of_total -= tl.sum(grad * load_values(call, output, batch, head, start, columns).to(tl.float32), 1)
     if call.DENOMINATOR != "none":
-        out = load_tile(output, batch, head, start, call.length, columns, call.C, call.V).to(tl.float32)
-        of_total = -tl.sum(grad * out, 1)
         if grad_total is not None:
             of_total += load_vector(grad_total, row, start, call.length, call.C, 0.0)
         store_vector(of_total_out, row, start, call.length, of_total, call.C)
         if call.DENOMINATOR == "shared":
             of_weights += of_total[:, None]
-    memory = load_memory(call, states.memory, place)
-    of_features = product(grad * read[:, None], tl.trans(memory), call.DTYPE, call.PRECISION)
     of_features += product(of_weights * pairs, turned_k, call.DTYPE, call.PRECISION)
 
     of_read, normaliser = of_total * read, tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
         normaliser = load_normaliser(call, states.normaliser, place)
+    of_summed = of_read[:, None] * normaliser[None, :]
     if call.DENOMINATOR == "shared":
-        of_features += of_read[:, None] * normaliser[None, :]
-    if call.q_rotation is not None:
-        cosine, sine = load_query_rotation(call, batch, start)
-        of_features = rotate(of_features, cosine, -sine)
-    of_exponent = tl.zeros([call.C], tl.float32)
+        of_features += of_summed
+    of_features = queries_rotated_back(call, of_features, batch, start)
     if call.DENOMINATOR == "mapped":
-        of_features += of_read[:, None] * normaliser[None, :]
-        of_features += product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
+        of_summed += product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "own":
-        own_k = load_denominator_keys(call, batch, head, start)
-        of_own = product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
-        of_own += of_read[:, None] * normaliser[None, :]
-        store_own(call, grad_own, batch, head, start, of_own)
-        if of_q is not None:
-            of_exponent = tl.sum(of_own * load_denominator_queries(call, batch, head, start), 1)
-    if of_q is not None:
-        store_vector(of_q, row, start, call.length, of_exponent + tl.sum(of_features * q, 1), call.C)
-    store_map_gradient(call, call.q, grad_q, batch, head, start, q, of_features)
+        own_k = load_own_keys(call, batch, head, start)
+        of_summed += product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
+    store_gradients(
+        call, call.q, call.denominator_q, grad_q, grad_own, of_q, batch, head, row, start, q, of_features, of_summed
+    )
 
 
 @triton.jit
@@ -157,12 +150,13 @@ def states_after_chunks(
     if not KEEP:
         piece += 1  # nothing comes before the first
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
+    projection, rest = held_projection(call)
+    value_columns = tl.arange(0, call.BLOCK_V)
     of_memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     place = piece * rows + row
     if begin.memory is not None:
-        of_memory = load_memory(call, begin.memory, place).to(tl.float32)
+        of_memory = load_memory(call, begin.memory, place, value_columns).to(tl.float32)
     if begin.normaliser is not None:
         of_normaliser = load_normaliser(call, begin.normaliser, place)
     log_kept_of_all = tl.full([], 0.0, tl.float32)
@@ -181,7 +175,8 @@ def states_after_chunks(
         query = load_query_exponents(call, query_saved, row, start, faded)
         before = load_stabiliser(call, states.stabiliser, at)
         after = load_stabiliser(call, states.stabiliser, at + rows)
-        grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
+        gain = saved_gains(call, total, query, faded, query_scale, row, start)
+        grad = numerator_gradients(call, grad_output, gain, batch, head, start, value_columns)
         read = read_factors(call, query, segment, before)
         if call.HAS_SCALE or call.log_decay is not None:
             log_kept_here = log_kept(call, faded, segment, before, after)
@@ -189,11 +184,7 @@ def states_after_chunks(
             log_kept_of_all += log_kept_here
         of_memory += product(tl.trans(q), grad * read[:, None], call.DTYPE, call.PRECISION)
         if call.DENOMINATOR != "none":
-            summed = mapped
-            if call.DENOMINATOR == "shared":
-                summed = q
-            if call.DENOMINATOR == "own":
-                summed = load_denominator_queries(call, batch, head, start)
+            summed = summed_queries(call, mapped, q, batch, head, start)
             of_read = load_vector(of_total, row, start, call.length, call.C, 0.0) * read
             of_normaliser += tl.sum(summed * of_read[:, None], 0)
     if KEEP:
@@ -221,63 +212,61 @@ def key_gradients(
     chunk, row = pid % call.chunks, pid // call.chunks
     batch, head, start = row // call.heads, row % call.heads, chunk * call.C
     place = chunk * rows + row
-    projection, rest = load_projection(call)
-    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
-    turned_q, q = rotated_queries(call, q, batch, start).to(call.DTYPE), q.to(call.DTYPE)
-    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
-    turned_k = rotated_keys(call, k, batch, start).to(call.DTYPE)
+    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
+    turned_q, q = factor(call, rotated_queries(call, q, batch, start)), factor(call, q)
+    turned_k = factor(call, rotated_keys(call, k, batch, start))
     faded, segment = fading(call, row, start)
     query = load_query_exponents(call, query_saved, row, start, faded)
     after = load_stabiliser(call, states.stabiliser, place + rows)
-    pairs = pair_factors(call, key_scale - faded, query, segment, 1)
+    there = is_key(call, batch, start)
+    pairs = tl.where(there[:, None], pair_factors(call, key_scale - faded, query, segment, 1), 0.0)
     enter = tl.full([call.C], 1.0, tl.float32)
     if call.HAS_SCALE or call.log_decay is not None:
         enter = enter_factors(call, key_scale - faded, faded, segment, after)
-    grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
-    grad = grad.to(call.DTYPE)
-    of_memory = load_memory(call, of_states.memory, place)
-
+    enter = tl.where(there, enter, 0.0)
+    gain = saved_gains(call, total, query, faded, query_scale, row, start)
     weights = product(turned_k, tl.trans(turned_q), call.DTYPE, call.PRECISION) * pairs
-    of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
-    of_v += product(weights, grad, call.DTYPE, call.PRECISION)
-    columns = tl.arange(0, call.BLOCK_V)
-    store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
-
-    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
-    of_features = product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION) * enter[:, None]
-    of_weights = product(v, tl.trans(grad), call.DTYPE, call.PRECISION)
+    weights = weights.to(call.DTYPE)
+    of_weights = tl.zeros([call.C, call.C], tl.float32)
+    of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
+    for first in range(0, call.V, call.VALUES):
+        columns = first + tl.arange(0, call.VALUES)
+        grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns).to(call.DTYPE)
+        of_memory = load_memory(call, of_states.memory, place, columns)
+        of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
+        of_v += product(weights, grad, call.DTYPE, call.PRECISION)
+        store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
+        v = load_values(call, call.v, batch, head, start, columns)
+        of_weights += product(v, tl.trans(grad), call.DTYPE, call.PRECISION)
+        of_features += product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
+    of_features *= enter[:, None]
     of_totals = tl.zeros([call.C], tl.float32)
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
         of_totals = load_vector(of_total, row, start, call.length, call.C, 0.0)
         of_normaliser = load_normaliser(call, of_states.normaliser, place)
+    of_summed = enter[:, None] * of_normaliser[None, :]
     if call.DENOMINATOR == "shared":
         of_weights += of_totals[None, :]
-        of_features += enter[:, None] * of_normaliser[None, :]
+        of_features += of_summed
     of_features += product(of_weights * pairs, turned_q, call.DTYPE, call.PRECISION)
-    if call.q_rotation is not None:
-        cosine, sine = load_key_rotation(call, batch, start)
-        of_features = rotate(of_features, cosine, -sine)
-    of_exponent = tl.zeros([call.C], tl.float32)
+    of_features = keys_rotated_back(call, of_features, batch, start)
     if call.DENOMINATOR == "mapped":
-        of_features += enter[:, None] * of_normaliser[None, :]
-        of_features += product(of_totals[None, :] * pairs, q, call.DTYPE, call.PRECISION)
+        of_summed += product(of_totals[None, :] * pairs, q, call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "own":
-        own_q = load_denominator_queries(call, batch, head, start)
-        of_own = product(of_totals[None, :] * pairs, own_q, call.DTYPE, call.PRECISION)
-        of_own += enter[:, None] * of_normaliser[None, :]
-        of_own = tl.where(is_key(call, batch, start)[:, None], of_own, 0.0)
-        store_own(call, grad_own, batch, head, start, of_own)
-        if of_k is not None:
-            of_exponent = tl.sum(of_own * load_denominator_keys(call, batch, head, start), 1)
-    of_features = tl.where(is_key(call, batch, start)[:, None], of_features, 0.0)
-    if of_k is not None:
-        store_vector(of_k, row, start, call.length, of_exponent + tl.sum(of_features * k, 1), call.C)
-    store_map_gradient(call, call.k, grad_k, batch, head, start, k, of_features)
+        own_q = load_own(call, call.denominator_q, batch, head, start)
+        of_summed += product(of_totals[None, :] * pairs, own_q, call.DTYPE, call.PRECISION)
+    store_gradients(
+        call, call.k, call.denominator_k, grad_k, grad_own, of_k, batch, head, row, start, k, of_features, of_summed
+    )
     if exponents_of_states is not None:
         if (chunk + 1) % CHUNKS_OF_STRETCH == 0 and chunk + 1 < call.chunks:
-            memory = load_memory(call, states.memory, place + rows).to(tl.float32)
-            of_exponent_of_state = tl.sum(tl.sum(of_memory.to(tl.float32) * memory, 1), 0)
+            of_exponent_of_state = tl.full([], 0.0, tl.float32)
+            for first in range(0, call.V, call.VALUES):
+                columns = first + tl.arange(0, call.VALUES)
+                memory = load_memory(call, states.memory, place + rows, columns).to(tl.float32)
+                of_memory = load_memory(call, of_states.memory, place, columns).to(tl.float32)
+                of_exponent_of_state += tl.sum(tl.sum(of_memory * memory, 1), 0)
             if call.DENOMINATOR != "none":
                 normaliser = load_normaliser(call, states.normaliser, place + rows)
                 of_exponent_of_state += tl.sum(of_normaliser * normaliser, 0)

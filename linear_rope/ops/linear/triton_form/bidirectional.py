@@ -19,32 +19,33 @@ what it goes through.
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.backward import numerator_gradients, store_own
+from linear_rope.ops.linear.triton_form.backward import numerator_gradients, saved_gains
 from linear_rope.ops.linear.triton_form.shared import (
     NOTHING,
+    factor,
     gains,
+    held_projection,
     is_key,
-    load_denominator_keys,
-    load_denominator_queries,
-    load_key_rotation,
+    keys_rotated_back,
     load_memory,
     load_normaliser,
-    load_projection,
-    load_query_rotation,
     load_stabiliser,
     load_tile,
+    load_values,
     load_vector,
     map_keys,
     map_queries,
     product,
-    rotate,
+    queries_rotated_back,
     rotated_keys,
     rotated_queries,
-    store_map_gradient,
+    store_gradients,
     store_memory,
     store_normaliser,
     store_tile,
     store_vector,
+    summed_keys,
+    summed_queries,
 )
 
 
@@ -53,7 +54,7 @@ def sum_keys(call, sums, rows, chunks_of_piece):
     """One piece of one row: S, z and c of its keys, into States (pieces, rows)."""
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
+    projection, rest = held_projection(call)
     memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
     normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     largest = tl.full([], NOTHING, tl.float32)
@@ -64,11 +65,7 @@ def sum_keys(call, sums, rows, chunks_of_piece):
         mapped, log_scale = map_keys(call, projection, rest, batch, head, row, start)
         keys = rotated_keys(call, mapped, batch, start)
         v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
-        summed = mapped
-        if call.DENOMINATOR == "shared":
-            summed = keys
-        if call.DENOMINATOR == "own":
-            summed = load_denominator_keys(call, batch, head, start)
+        summed = summed_keys(call, mapped, keys, batch, head, start)
         if call.HAS_SCALE:
             before = largest
             largest = tl.maximum(before, tl.max(log_scale, 0))
@@ -117,24 +114,21 @@ def read_sums(call, sums, output, total_out):
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
-    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+    q, query_scale = map_queries(call, None, None, batch, head, row, start)
     turned_q = rotated_queries(call, q, batch, start)
     total, nothing = tl.zeros([call.C], tl.float32), tl.zeros([call.C], tl.float32)
     if call.DENOMINATOR != "none":
-        summed = q
-        if call.DENOMINATOR == "shared":
-            summed = turned_q
-        if call.DENOMINATOR == "own":
-            summed = load_denominator_queries(call, batch, head, start)
+        summed = summed_queries(call, q, turned_q, batch, head, start)
         total = tl.sum(summed * load_normaliser(call, sums.normaliser, row)[None, :], 1)
         store_vector(total_out, row, start, call.length, total, call.C)
-    memory = load_memory(call, sums.memory, row).to(call.DTYPE)
-    numerator = product(turned_q, memory, call.DTYPE, call.PRECISION)
     scale = load_stabiliser(call, sums.stabiliser, row) + nothing
-    numerator *= gains(call, total, scale, nothing, query_scale)[:, None]
-    columns = tl.arange(0, call.BLOCK_V)
-    store_tile(output, batch, head, start, call.length, columns, numerator, call.C, call.V)
+    gain = gains(call, total, scale, nothing, query_scale)[:, None]
+    turned_q = factor(call, turned_q)
+    for first in range(0, call.V, call.VALUES):
+        columns = first + tl.arange(0, call.VALUES)
+        memory = load_memory(call, sums.memory, row, columns).to(call.DTYPE)
+        numerator = product(turned_q, memory, call.DTYPE, call.PRECISION) * gain
+        store_tile(output, batch, head, start, call.length, columns, numerator, call.C, call.V)
 
 
 @triton.jit
@@ -143,17 +137,19 @@ def reader_gradients(call, sums, output, total, grad_output, grad_total, grad_q,
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
-    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
-    grad = reader_numerator_gradients(call, sums, grad_output, total, query_scale, batch, head, row, start)
-    memory = load_memory(call, sums.memory, row).to(call.DTYPE)
-    of_features = product(grad, tl.trans(memory), call.DTYPE, call.PRECISION)
-
+    q, query_scale = map_queries(call, None, None, batch, head, row, start)
+    gain = reader_gains(call, sums, total, query_scale, row, start)
+    of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
     of_read, normaliser = tl.zeros([call.C], tl.float32), tl.zeros([call.BLOCK_M], tl.float32)
+    for first in range(0, call.V, call.VALUES):
+        columns = first + tl.arange(0, call.VALUES)
+        grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns)
+        memory = load_memory(call, sums.memory, row, columns).to(call.DTYPE)
+        of_features += product(grad, tl.trans(memory), call.DTYPE, call.PRECISION)
+        if call.DENOMINATOR != "none":
+            of_read -= tl.sum(grad * load_values(call, output, batch, head, start, columns).to(tl.float32), 1)
+
     if call.DENOMINATOR != "none":
-        columns = tl.arange(0, call.BLOCK_V)
-        out = load_tile(output, batch, head, start, call.length, columns, call.C, call.V).to(tl.float32)
-        of_read = -tl.sum(grad * out, 1)
         if grad_total is not None:
             of_read += load_vector(grad_total, row, start, call.length, call.C, 0.0)
         store_vector(of_total_out, row, start, call.length, of_read, call.C)
@@ -161,27 +157,18 @@ def reader_gradients(call, sums, output, total, grad_output, grad_total, grad_q,
     of_summed = of_read[:, None] * normaliser[None, :]
     if call.DENOMINATOR == "shared":
         of_features += of_summed
-    if call.q_rotation is not None:
-        cosine, sine = load_query_rotation(call, batch, start)
-        of_features = rotate(of_features, cosine, -sine)
-    of_exponent = tl.zeros([call.C], tl.float32)
-    if call.DENOMINATOR == "mapped":
-        of_features += of_summed
-    if call.DENOMINATOR == "own":
-        store_own(call, grad_own, batch, head, start, of_summed)
-        if of_q is not None:
-            of_exponent = tl.sum(of_summed * load_denominator_queries(call, batch, head, start), 1)
-    if of_q is not None:
-        store_vector(of_q, row, start, call.length, of_exponent + tl.sum(of_features * q, 1), call.C)
-    store_map_gradient(call, call.q, grad_q, batch, head, start, q, of_features)
+    of_features = queries_rotated_back(call, of_features, batch, start)
+    store_gradients(
+        call, call.q, call.denominator_q, grad_q, grad_own, of_q, batch, head, row, start, q, of_features, of_summed
+    )
 
 
 @triton.jit
-def reader_numerator_gradients(call, sums, grad_output, total, query_scale, batch, head, row, start):
-    """ō (C, BLOCK_V)."""
+def reader_gains(call, sums, total, query_scale, row, start):
+    """(C,), the gains of a chunk's numerators."""
     nothing = tl.zeros([call.C], tl.float32)
     scale = load_stabiliser(call, sums.stabiliser, row) + nothing
-    return numerator_gradients(call, grad_output, total, scale, nothing, query_scale, batch, head, row, start)
+    return saved_gains(call, total, scale, nothing, query_scale, row, start)
 
 
 @triton.jit
@@ -189,7 +176,7 @@ def gradients_of_sums(call, sums, total, grad_output, of_total, of_sums, rows, c
     """One piece of one row: S̄ and z̄ of its queries, into States (pieces, rows)."""
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
+    projection, rest = held_projection(call)
     of_memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     first = piece * chunks_of_piece
@@ -197,14 +184,11 @@ def gradients_of_sums(call, sums, total, grad_output, of_total, of_sums, rows, c
         start = (first + n) * call.C
         mapped, query_scale = map_queries(call, projection, rest, batch, head, row, start)
         q = rotated_queries(call, mapped, batch, start)
-        grad = reader_numerator_gradients(call, sums, grad_output, total, query_scale, batch, head, row, start)
+        gain = reader_gains(call, sums, total, query_scale, row, start)
+        grad = numerator_gradients(call, grad_output, gain, batch, head, start, tl.arange(0, call.BLOCK_V))
         of_memory += product(tl.trans(q), grad, call.DTYPE, call.PRECISION)
         if call.DENOMINATOR != "none":
-            summed = mapped
-            if call.DENOMINATOR == "shared":
-                summed = q
-            if call.DENOMINATOR == "own":
-                summed = load_denominator_queries(call, batch, head, start)
+            summed = summed_queries(call, mapped, q, batch, head, start)
             of_normaliser += tl.sum(summed * load_vector(of_total, row, start, call.length, call.C, 0.0)[:, None], 0)
     store_sums(call, of_sums, piece * rows + row, of_memory, of_normaliser)
 
@@ -215,36 +199,28 @@ def summand_gradients(call, sums, of_sums, grad_k, grad_v, grad_own, of_k):
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
-    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
+    k, key_scale = map_keys(call, None, None, batch, head, row, start)
     there = is_key(call, batch, start)
     enter = tl.where(there, 1.0, 0.0)
     if call.HAS_SCALE:
         enter = tl.where(there, tl.exp(key_scale - load_stabiliser(call, sums.stabiliser, row)), 0.0)
-    of_memory = load_memory(call, of_sums.memory, row).to(call.DTYPE)
-    turned_k = rotated_keys(call, k, batch, start)
-    columns = tl.arange(0, call.BLOCK_V)
-    of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
-    store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
-
-    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
-    of_features = product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION) * enter[:, None]
+    turned_k = factor(call, rotated_keys(call, k, batch, start))
+    of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
+    for first in range(0, call.V, call.VALUES):
+        columns = first + tl.arange(0, call.VALUES)
+        of_memory = load_memory(call, of_sums.memory, row, columns).to(call.DTYPE)
+        of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
+        store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
+        v = load_values(call, call.v, batch, head, start, columns)
+        of_features += product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
+    of_features *= enter[:, None]
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
         of_normaliser = load_normaliser(call, of_sums.normaliser, row)
     of_summed = enter[:, None] * of_normaliser[None, :]
     if call.DENOMINATOR == "shared":
         of_features += of_summed
-    if call.q_rotation is not None:
-        cosine, sine = load_key_rotation(call, batch, start)
-        of_features = rotate(of_features, cosine, -sine)
-    of_exponent = tl.zeros([call.C], tl.float32)
-    if call.DENOMINATOR == "mapped":
-        of_features += of_summed
-    if call.DENOMINATOR == "own":
-        store_own(call, grad_own, batch, head, start, of_summed)
-        if of_k is not None:
-            of_exponent = tl.sum(of_summed * load_denominator_keys(call, batch, head, start), 1)
-    if of_k is not None:
-        store_vector(of_k, row, start, call.length, of_exponent + tl.sum(of_features * k, 1), call.C)
-    store_map_gradient(call, call.k, grad_k, batch, head, start, k, of_features)
+    of_features = keys_rotated_back(call, of_features, batch, start)
+    store_gradients(
+        call, call.k, call.denominator_k, grad_k, grad_own, of_k, batch, head, row, start, k, of_features, of_summed
+    )

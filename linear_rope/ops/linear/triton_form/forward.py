@@ -18,18 +18,20 @@ import triton.language as tl
 from linear_rope.ops.linear.triton_form.shared import (
     NOTHING,
     enter_factors,
+    factor,
     fading,
     gains,
-    load_denominator_keys,
-    load_denominator_queries,
+    held_projection,
     load_memory,
     load_normaliser,
-    load_projection,
+    load_own,
+    load_own_keys,
     load_stabiliser,
     load_tile,
+    load_values,
     log_kept,
+    map_both,
     map_keys,
-    map_queries,
     pair_factors,
     product,
     query_exponents,
@@ -41,6 +43,7 @@ from linear_rope.ops.linear.triton_form.shared import (
     store_normaliser,
     store_tile,
     store_vector,
+    summed_keys,
 )
 
 
@@ -57,13 +60,14 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
     """
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
+    projection, rest = held_projection(call)
+    value_columns = tl.arange(0, call.BLOCK_V)
     memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
     normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     before = tl.full([], NOTHING if call.HAS_SCALE else 0.0, tl.float32)
     place = piece * rows + row
     if begin.memory is not None:
-        memory = load_memory(call, begin.memory, place).to(tl.float32)
+        memory = load_memory(call, begin.memory, place, value_columns).to(tl.float32)
         if call.DENOMINATOR != "none":
             normaliser = load_normaliser(call, begin.normaliser, place)
         if call.HAS_SCALE:
@@ -72,7 +76,6 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
     log_kept_of_all = nothing
     first = piece * chunks_of_piece
     count = tl.minimum(call.chunks - first, chunks_of_piece)
-    value_columns = tl.arange(0, call.BLOCK_V)
     for n in range(0, count):
         chunk = first + n
         start = chunk * call.C
@@ -86,11 +89,7 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
         mapped, log_scale = map_keys(call, projection, rest, batch, head, row, start)
         keys = rotated_keys(call, mapped, batch, start)
         v = load_tile(call.v, batch, head, start, call.length, value_columns, call.C, call.V)
-        summed = mapped
-        if call.DENOMINATOR == "shared":
-            summed = keys
-        if call.DENOMINATOR == "own":
-            summed = load_denominator_keys(call, batch, head, start)
+        summed = summed_keys(call, mapped, keys, batch, head, start)
         if call.HAS_SCALE or call.log_decay is not None:
             faded, segment = fading(call, row, start)
             query = query_exponents(call, log_scale - faded, faded, segment, before)
@@ -137,10 +136,8 @@ def outputs(call, states, output, total_out, scale_out, query_out, rows):
     chunk, row = pid % call.chunks, pid // call.chunks
     batch, head, start = row // call.heads, row % call.heads, chunk * call.C
     place = chunk * rows + row
-    projection, rest = load_projection(call)
-    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
-    turned_k, k = rotated_keys(call, k, batch, start).to(call.DTYPE), k.to(call.DTYPE)
-    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
+    turned_k, k = factor(call, rotated_keys(call, k, batch, start)), factor(call, k)
     faded, segment = fading(call, row, start)
     key = key_scale - faded
     before = tl.full([], 0.0, tl.float32)
@@ -162,27 +159,30 @@ def outputs(call, states, output, total_out, scale_out, query_out, rows):
         total = read * tl.sum(q * normaliser[None, :], 1)
         total += tl.sum(product(q, tl.trans(k), call.DTYPE, call.PRECISION) * pairs, 1)
     if call.DENOMINATOR == "own":
-        own_q = load_denominator_queries(call, batch, head, start)
-        own_k = load_denominator_keys(call, batch, head, start)
+        own_q = load_own(call, call.denominator_q, batch, head, start)
+        own_k = load_own_keys(call, batch, head, start)
         total = read * tl.sum(own_q * normaliser[None, :], 1)
         total += tl.sum(product(own_q, tl.trans(own_k), call.DTYPE, call.PRECISION) * pairs, 1)
 
     q = rotated_queries(call, q, batch, start)
     if call.DENOMINATOR == "shared":
         total = read * tl.sum(q * normaliser[None, :], 1)
+    q = factor(call, q)
     weights = product(q, tl.trans(turned_k), call.DTYPE, call.PRECISION) * pairs
     if call.DENOMINATOR == "shared":
         total += tl.sum(weights, 1)
-    memory = load_memory(call, states.memory, place)
-    numerator = product(q, memory, call.DTYPE, call.PRECISION) * read[:, None]
-    columns = tl.arange(0, call.BLOCK_V)
-    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
-    # Last: the compiler lays all products out as the last one, and a square one would waste most of its warps.
-    numerator += product(weights, v, call.DTYPE, call.PRECISION)
-    numerator *= gains(call, total, query, faded, query_scale)[:, None]
     if call.DENOMINATOR != "none":
         store_vector(total_out, row, start, call.length, total, call.C)
-    store_tile(output, batch, head, start, call.length, columns, numerator, call.C, call.V)
+    gain = gains(call, total, query, faded, query_scale)[:, None]
+    weights = weights.to(call.DTYPE)
+    for first in range(0, call.V, call.VALUES):
+        columns = first + tl.arange(0, call.VALUES)
+        memory = load_memory(call, states.memory, place, columns)
+        numerator = product(q, memory, call.DTYPE, call.PRECISION) * read[:, None]
+        v = load_values(call, call.v, batch, head, start, columns)
+        # Last: the compiler lays all products out as the last one, and a square one would waste most of its warps.
+        numerator += product(weights, v, call.DTYPE, call.PRECISION)
+        store_tile(output, batch, head, start, call.length, columns, numerator * gain, call.C, call.V)
 
 
 @triton.jit

@@ -82,6 +82,8 @@ class Launcher:
             BLOCK_INPUT=tl.constexpr(settings.tile(input_width)),
             BLOCK_M=tl.constexpr(settings.tile(self.features)),
             BLOCK_V=tl.constexpr(settings.tile(self.values)),
+            CHANNELS=tl.constexpr(min(self.settings.channels, settings.tile(input_width))),
+            VALUES=tl.constexpr(min(self.settings.values, settings.tile(self.values))),
             C=tl.constexpr(self.settings.chunk),
             DTYPE=tl.constexpr(tl.bfloat16 if self.products == torch.bfloat16 else tl.float32),
             PRECISION=tl.constexpr(precision),
@@ -188,6 +190,20 @@ class Launcher:
                     warps=4,
                 )
         return States(states.memory, states.normaliser, joined)
+
+    def for_gradients(
+        self, result: Result, grad_output: Tensor | None
+    ) -> tuple[Tensor | None, Rows, Tensor | None, Tensor | None, Tensor | None]:
+        """The denominators and the gradient of the output, and where those of denominators and exponents go."""
+        queries, keys = self.call.q.shape[:3], self.call.k.shape[:3]
+        grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
+        total = self.flat("total", or_none(result.denominator), queries)
+        of_q, of_k = (
+            torch.empty(shape, dtype=torch.float32, device=self.call.q.device) if self.call.has_exponents else None
+            for shape in (queries, keys)
+        )
+        of_total = None if total is None else torch.empty_like(total)
+        return total, self.strided("grad_output", grad_output, (*queries, self.values)), of_total, of_q, of_k
 
     def log_kept(self) -> Tensor:
         return torch.empty(self.pieces, self.rows, dtype=torch.float32, device=self.call.q.device)
@@ -330,16 +346,8 @@ def differentiate(
         return gradients
     to = Launcher(call)
     _, _, warps_of_queries, _, warps_of_keys = to.settings.warps
-    positions = call.q.shape[:3]
-    grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
-    grad_rows = to.strided("grad_output", grad_output, (*positions, to.values))
     states, saved_query = _saved(result, call), or_none(result.weights)
-    total = to.flat("total", or_none(result.denominator), positions)
-    of_total = None if total is None else torch.empty_like(total)
-    of_q, of_k = (
-        torch.empty(positions, dtype=torch.float32, device=call.q.device) if call.has_exponents else None
-        for _ in range(2)
-    )
+    total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, grad_output)
     to.run(
         backward.query_gradients,
         (to.chunks * to.rows,),
@@ -349,7 +357,7 @@ def differentiate(
         rows_of(result.output),
         total,
         grad_rows,
-        to.flat("grad_total", grad_total, positions),
+        to.flat("grad_total", grad_total, call.q.shape[:3]),
         rows_of(gradients.q),
         None if gradients.denominator_q is None else rows_of(gradients.denominator_q),
         of_total,

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from linear_rope.ops.linear.call import Call, Gradients, Result, empty_gradients, put_exponents
@@ -73,16 +72,8 @@ def differentiate(
         return gradients
     to = Launcher(call)
     _, _, warps_of_queries, warps_of_sums, warps_of_keys = to.settings.warps
-    queries, keys = call.q.shape[:3], call.k.shape[:3]
-    grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
-    grad_rows = to.strided("grad_output", grad_output, (*queries, to.values))
     sums = _sums_of(to, result)
-    total = to.flat("total", or_none(result.denominator), queries)
-    of_total = None if total is None else torch.empty_like(total)
-    of_q, of_k = (
-        torch.empty(positions, dtype=torch.float32, device=call.q.device) if call.has_exponents else None
-        for positions in (queries, keys)
-    )
+    total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, grad_output)
     to.run(
         bidirectional.reader_gradients,
         (to.chunks * to.rows,),
@@ -91,7 +82,7 @@ def differentiate(
         rows_of(result.output),
         total,
         grad_rows,
-        to.flat("grad_total", grad_total, queries),
+        to.flat("grad_total", grad_total, call.q.shape[:3]),
         rows_of(gradients.q),
         None if gradients.denominator_q is None else rows_of(gradients.denominator_q),
         of_total,

@@ -21,7 +21,7 @@ def attend(call: Call) -> Result:
         return result
     to = _Launcher(call)
     block, warps = settings.step_of(call)
-    constants = {"C": 1, "BLOCK_V": block, "DTYPE": tl.float32, "PRECISION": "ieee"}
+    constants = {"C": 1, "BLOCK_V": block, "CHANNELS": to.inputs.BLOCK_INPUT, "DTYPE": tl.float32, "PRECISION": "ieee"}
     to.run(
         one_position.one_position,
         (to.rows, -(-to.values // block)),

@@ -16,18 +16,16 @@ from linear_rope.ops.linear.triton_form.shared import (
     NOTHING,
     RESET,
     gains,
-    load_denominator_keys,
-    load_denominator_queries,
     load_normaliser,
-    load_projection,
     load_stabiliser,
     load_tile,
-    map_keys,
-    map_queries,
+    map_both,
     rotated_keys,
     rotated_queries,
     store_normaliser,
     store_tile,
+    summed_keys,
+    summed_queries,
 )
 
 
@@ -36,21 +34,14 @@ def one_position(call, before, after, output, total_out, scale_out):
     """One row and block of values: from States (1, rows) before it, or of None, to those after it."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = load_projection(call)
-    k, key_scale = map_keys(call, projection, rest, batch, head, row, 0)
-    q, query_scale = map_queries(call, projection, rest, batch, head, row, 0)
+    k, key_scale, q, query_scale = map_both(call, batch, head, row, 0)
     turned_k, turned_q = rotated_keys(call, k, batch, 0), rotated_queries(call, q, batch, 0)
     stabiliser, enter, kept = step_factors(call, before, tl.sum(key_scale, 0), row)
 
     total = tl.zeros([1], tl.float32)
     if call.DENOMINATOR != "none":
-        summed_k, summed_q = k, q
-        if call.DENOMINATOR == "shared":
-            summed_k, summed_q = turned_k, turned_q
-        if call.DENOMINATOR == "own":
-            summed_k = load_denominator_keys(call, batch, head, 0)
-            summed_q = load_denominator_queries(call, batch, head, 0)
-        normaliser = tl.sum(summed_k, 0) * enter
+        summed_q = summed_queries(call, q, turned_q, batch, head, 0)
+        normaliser = tl.sum(summed_keys(call, k, turned_k, batch, head, 0), 0) * enter
         if before.normaliser is not None:
             normaliser += load_normaliser(call, before.normaliser, row) * kept
         total += tl.sum(normaliser * tl.sum(summed_q, 0), 0)

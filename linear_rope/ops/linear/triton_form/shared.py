@@ -56,6 +56,8 @@ class Inputs(NamedTuple):
         D, M, V: widths.
         INPUT_WIDTH: of the tile that is mapped: D for FAVOR+, else M.
         BLOCK_INPUT, BLOCK_M, BLOCK_V: of tiles.
+        CHANNELS, VALUES: of the tiles that FAVOR+ projects, and that values are taken in, one after the other, so that
+            registers hold them: of the map's inputs and of V.
         C: positions of a chunk.
         DTYPE: of the factors of matrix products, whose sums are float32.
         PRECISION: of products of float32, "ieee" or "tf32".
@@ -94,6 +96,8 @@ class Inputs(NamedTuple):
     BLOCK_INPUT: Any
     BLOCK_M: Any
     BLOCK_V: Any
+    CHANNELS: Any
+    VALUES: Any
     C: Any
     DTYPE: Any
     PRECISION: Any
@@ -123,6 +127,20 @@ def product(a, b, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def factor(call, x):
+    """x in DTYPE as a factor of products, computed once: else the compiler computes it in each warp that needs it.
+
+    On sm_80 each of eight warps turned all of a chunk's keys by itself, and held them in 128 registers of a thread.
+    Not for the kernels of states: Triton 3.8 cannot pipeline a loop with it for sm_100.
+    """
+    x = x.to(call.DTYPE)
+    if not INTERPRETED:  # what it cannot look into it does not repeat
+        IN_32_BITS: tl.constexpr = 1 if call.DTYPE == tl.float32 else 2
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], x.dtype, is_pure=False, pack=IN_32_BITS)
+    return x
+
+
+@triton.jit
 def tile_addresses(x, batch, head, start, columns, C: tl.constexpr):
     """Of C positions from ``start`` on."""
     i = tl.arange(0, C)
@@ -134,7 +152,7 @@ def tile_addresses(x, batch, head, start, columns, C: tl.constexpr):
 def tile_mask(start, length, columns, C: tl.constexpr, WIDTH: tl.constexpr):
     """What of a tile is in the tensor."""
     inside = (start + tl.arange(0, C) < length)[:, None]
-    if columns.shape[0] != WIDTH:
+    if WIDTH % columns.shape[0] != 0:
         inside = inside & (columns < WIDTH)[None, :]
     return inside
 
@@ -181,9 +199,9 @@ def is_key(call, batch, start):
 
 @triton.jit
 def load_inputs(call, x, batch, head, start):
-    """What is mapped, (C, BLOCK_INPUT): all channels for FAVOR+, else the channel of each feature."""
+    """The channel of each feature, (C, BLOCK_INPUT)."""
     columns = tl.arange(0, call.BLOCK_INPUT)
-    if call.PAIRED and call.FORMULA != "favor+":
+    if call.PAIRED:
         columns = columns // 2
         # As wide as D, so that the feature after the last is zero.
         x = load_tile(x, batch, head, start, call.length, columns, call.C, call.D)
@@ -193,21 +211,28 @@ def load_inputs(call, x, batch, head, start):
 
 
 @triton.jit
-def load_projection(call):
-    """(BLOCK_INPUT, BLOCK_M), a column for each feature, zero beyond D and M; None without one. And its rest."""
+def load_projection(call, start):
+    """(CHANNELS, BLOCK_M), channels from ``start`` on, a column for each feature, zero beyond D and M. And its rest."""
+    channel, feature = start + tl.arange(0, call.CHANNELS), tl.arange(0, call.BLOCK_M)
+    row = feature
+    if call.PAIRED:
+        row = feature // 2
+    if call.HYPERBOLIC:
+        row = feature % (call.M // 2)
+    inside = (channel < call.D)[:, None] & (feature < call.M)[None, :]
+    at = row[None, :] * call.D + channel[:, None]
+    projection, rest = tl.load(call.projection + at, mask=inside, other=0.0), None
+    if call.projection_rest is not None:
+        rest = tl.load(call.projection_rest + at, mask=inside, other=0.0)
+    return projection, rest
+
+
+@triton.jit
+def held_projection(call):
+    """What a loop over chunks takes to :func:`map_keys`: all of the projection, or None to load it block by block."""
     projection, rest = None, None
-    if call.FORMULA == "favor+":
-        channel, feature = tl.arange(0, call.BLOCK_INPUT), tl.arange(0, call.BLOCK_M)
-        row = feature
-        if call.PAIRED:
-            row = feature // 2
-        if call.HYPERBOLIC:
-            row = feature % (call.M // 2)
-        inside = (channel < call.D)[:, None] & (feature < call.M)[None, :]
-        at = row[None, :] * call.D + channel[:, None]
-        projection = tl.load(call.projection + at, mask=inside, other=0.0)
-        if call.projection_rest is not None:
-            rest = tl.load(call.projection_rest + at, mask=inside, other=0.0)
+    if call.FORMULA == "favor+" and call.CHANNELS == call.BLOCK_INPUT:
+        projection, rest = load_projection(call, 0)
     return projection, rest
 
 
@@ -222,7 +247,32 @@ def projected(call, x, projection, rest):
         exponent = product(x, projection, call.DTYPE, precision)
     else:
         exponent = product(x, projection, call.DTYPE, "ieee") + product(x, rest, call.DTYPE, "ieee")
-    return with_signs(call, exponent)
+    return exponent
+
+
+@triton.jit
+def load_channels(call, x, batch, head, start, first):
+    """Channels of C positions from ``first`` on."""
+    return load_tile(x, batch, head, start, call.length, first + tl.arange(0, call.CHANNELS), call.C, call.D)
+
+
+@triton.jit
+def project(call, x, y, projection, rest, batch, head, start):
+    """x ω (C, BLOCK_M) and x·x (C,) of a chunk, and the same of y unless it is None: ω is read once for both."""
+    exponent, square = tl.zeros([call.C, call.BLOCK_M], tl.float32), tl.zeros([call.C], tl.float32)
+    exponent_of_y, square_of_y = exponent, square
+    for first in range(0, call.D, call.CHANNELS):
+        block, rest_of_block = projection, rest
+        if projection is None:
+            block, rest_of_block = load_projection(call, first)
+        part = load_channels(call, x, batch, head, start, first)
+        exponent += projected(call, part, block, rest_of_block)
+        square += tl.sum(part.to(tl.float32) * part.to(tl.float32), 1)
+        if y is not None:
+            part = load_channels(call, y, batch, head, start, first)
+            exponent_of_y += projected(call, part, block, rest_of_block)
+            square_of_y += tl.sum(part.to(tl.float32) * part.to(tl.float32), 1)
+    return exponent, square, exponent_of_y, square_of_y
 
 
 @triton.jit
@@ -234,56 +284,107 @@ def with_signs(call, x):
 
 
 @triton.jit
-def map_tile(call, x, projection, rest):
-    """From inputs (C, BLOCK_INPUT) to features (C, BLOCK_M) and the logarithms of their scales (C,), float32."""
-    feature = tl.arange(0, call.BLOCK_M)
-    log_scale = tl.zeros([call.C], tl.float32)
-    wide = x.to(tl.float32)
+def mapped(call, x, y, projection, rest, batch, head, start):
+    """Features (C, BLOCK_M) of a chunk and the logarithms of their scales (C,), float32; and of y unless it is None."""
     if call.FORMULA == "favor+":
-        exponent = projected(call, x, projection, rest)
-        if call.M != call.BLOCK_M:
-            exponent = tl.where((feature < call.M)[None, :], exponent, NOTHING)
-        largest = tl.max(exponent, 1)
-        values = tl.exp(exponent - largest[:, None]) + call.EPS
-        log_scale = largest - call.HALF_NORM * tl.sum(wide * wide, 1) - call.LOG_SIZE
-    elif call.FORMULA == "elu+1":
+        exponent, square, exponent_of_y, square_of_y = project(call, x, y, projection, rest, batch, head, start)
+        values, log_scale = favor_features(call, exponent, square)
+        values_of_y, log_scale_of_y = values, log_scale
+        if y is not None:
+            values_of_y, log_scale_of_y = favor_features(call, exponent_of_y, square_of_y)
+    else:
+        _, values = map_inputs(call, x, batch, head, start)
+        log_scale = tl.zeros([call.C], tl.float32)
+        values_of_y, log_scale_of_y = values, log_scale
+        if y is not None:
+            _, values_of_y = map_inputs(call, y, batch, head, start)
+    return values, log_scale, values_of_y, log_scale_of_y
+
+
+@triton.jit
+def favor_features(call, exponent, square):
+    feature = tl.arange(0, call.BLOCK_M)
+    exponent = with_signs(call, exponent)
+    if call.M != call.BLOCK_M:
+        exponent = tl.where((feature < call.M)[None, :], exponent, NOTHING)
+    largest = tl.max(exponent, 1)
+    values = tl.exp(exponent - largest[:, None]) + call.EPS
+    if call.M != call.BLOCK_M:
+        values = tl.where((feature < call.M)[None, :], values, 0.0)
+    return values, largest - call.HALF_NORM * square - call.LOG_SIZE
+
+
+@triton.jit
+def map_inputs(call, x, batch, head, start):
+    """Inputs and features of a map that takes each number by itself, or given ones; float32."""
+    wide = load_inputs(call, x, batch, head, start).to(tl.float32)
+    if call.FORMULA == "elu+1":
         values = tl.exp(tl.minimum(tl.maximum(wide, SMALLEST_EXPONENT), 0.0)) + tl.maximum(wide, 0.0)
     elif call.FORMULA == "relu":
         values = tl.maximum(wide, 0.0) + call.EPS
     else:
         values = wide
     if call.M != call.BLOCK_M:
-        values = tl.where((feature < call.M)[None, :], values, 0.0)
-    return values, log_scale
+        values = tl.where((tl.arange(0, call.BLOCK_M) < call.M)[None, :], values, 0.0)
+    return wide, values
 
 
 @triton.jit
-def store_map_gradient(call, x, to, batch, head, start, values, grad):
+def store_gradients(call, x, own, to, own_to, exponents_to, batch, head, row, start, values, grad, of_summed):
+    """Gradients of a chunk's queries or keys x, of a denominator's own features, and those of the exponents (C,).
+
+    Args:
+        values: the features, of FAVOR+; of other maps they are made again here, which is cheaper than to keep them.
+        grad: gradient of the features, before they are rotated.
+        of_summed: that of the denominator's, if it is not "shared".
+    """
+    if call.FORMULA != "favor+":
+        wide, values = map_inputs(call, x, batch, head, start)
+    of_exponent = tl.zeros([call.C], tl.float32)
+    if call.DENOMINATOR == "mapped":
+        grad += of_summed
+    if call.DENOMINATOR == "own":
+        feature = tl.arange(0, call.BLOCK_M)
+        store_tile(own_to, batch, head, start, call.length, feature, of_summed, call.C, call.M)
+        if exponents_to is not None:
+            of_exponent = tl.sum(of_summed * load_own(call, own, batch, head, start), 1)
+    if exponents_to is not None:
+        store_vector(exponents_to, row, start, call.length, of_exponent + tl.sum(grad * values, 1), call.C)
+    if call.FORMULA == "favor+":
+        store_favor_gradient(call, x, to, batch, head, start, values, grad)
+    else:
+        if call.FORMULA == "elu+1":
+            grad = tl.where(wide < SMALLEST_EXPONENT, 0.0, grad * tl.minimum(values, 1.0))
+        elif call.FORMULA == "relu":
+            grad = tl.where(wide > 0, grad, 0.0)
+        columns = tl.arange(0, call.BLOCK_INPUT)
+        if call.PAIRED:
+            grad = tl.sum(tl.reshape(grad, (call.C, call.BLOCK_INPUT // 2, 2)), 2)
+            columns = tl.arange(0, call.BLOCK_INPUT // 2)
+        store_tile(to, batch, head, start, call.length, columns, grad, call.C, call.D)
+
+
+@triton.jit
+def store_favor_gradient(call, x, to, batch, head, start, values, grad):
     """The gradient of inputs from that of features, in which that of the scale is Σ values · grad.
 
-    FAVOR+: with h = ωx' and m = max h the values are exp(h − m) + ε. ε stays where it is when h moves with m: of its
-    gradient only what the scale's m has is left.
+    With h = ωx' and m = max h the values are exp(h − m) + ε. ε stays where it is when h moves with m: of its gradient
+    only what the scale's m has is left.
     """
-    feature, columns = tl.arange(0, call.BLOCK_M), tl.arange(0, call.BLOCK_INPUT)
-    wide = load_inputs(call, x, batch, head, start).to(tl.float32)
-    if call.FORMULA == "favor+":
-        if call.M != call.BLOCK_M:
-            grad = tl.where((feature < call.M)[None, :], grad, 0.0)
-        of_eps = call.EPS * tl.sum(grad, 1)
-        is_largest = feature[None, :] == tl.argmax(values, 1)[:, None]
-        grad = grad * (values - call.EPS) + tl.where(is_largest, of_eps[:, None], 0.0)
-        total = tl.sum(grad, 1)
-        projection, _ = load_projection(call)
-        grad = product(with_signs(call, grad), tl.trans(projection), call.DTYPE, call.PRECISION)
-        grad = grad - (2 * call.HALF_NORM) * total[:, None] * wide
-    elif call.FORMULA == "elu+1":
-        grad = tl.where(wide < SMALLEST_EXPONENT, 0.0, grad * tl.minimum(values, 1.0))
-    elif call.FORMULA == "relu":
-        grad = tl.where(wide > 0, grad, 0.0)
-    if call.PAIRED and call.FORMULA != "favor+":
-        grad = tl.sum(tl.reshape(grad, (call.C, call.BLOCK_INPUT // 2, 2)), 2)
-        columns = tl.arange(0, call.BLOCK_INPUT // 2)
-    store_tile(to, batch, head, start, call.length, columns, grad, call.C, call.D)
+    feature = tl.arange(0, call.BLOCK_M)
+    if call.M != call.BLOCK_M:
+        grad = tl.where((feature < call.M)[None, :], grad, 0.0)
+    of_eps = call.EPS * tl.sum(grad, 1)
+    is_largest = feature[None, :] == tl.argmax(values, 1)[:, None]
+    grad = grad * (values - call.EPS) + tl.where(is_largest, of_eps[:, None], 0.0)
+    total = (2 * call.HALF_NORM) * tl.sum(grad, 1)
+    grad = with_signs(call, grad).to(call.DTYPE)
+    for first in range(0, call.D, call.CHANNELS):
+        projection, _ = load_projection(call, first)
+        of_part = product(grad, tl.trans(projection), call.DTYPE, call.PRECISION)
+        of_part -= total[:, None] * load_channels(call, x, batch, head, start, first).to(tl.float32)
+        columns = first + tl.arange(0, call.CHANNELS)
+        store_tile(to, batch, head, start, call.length, columns, of_part, call.C, call.D)
 
 
 @triton.jit
@@ -329,6 +430,23 @@ def rotated_queries(call, values, batch, start):
 
 
 @triton.jit
+def queries_rotated_back(call, grad, batch, start):
+    """The gradient of queries from that of rotated ones."""
+    if call.q_rotation is not None:
+        cosine, sine = load_query_rotation(call, batch, start)
+        grad = rotate(grad, cosine, -sine)
+    return grad
+
+
+@triton.jit
+def keys_rotated_back(call, grad, batch, start):
+    if call.q_rotation is not None:
+        cosine, sine = load_key_rotation(call, batch, start)
+        grad = rotate(grad, cosine, -sine)
+    return grad
+
+
+@triton.jit
 def rotated_keys(call, values, batch, start):
     if call.q_rotation is not None:
         cosine, sine = load_key_rotation(call, batch, start)
@@ -339,39 +457,71 @@ def rotated_keys(call, values, batch, start):
 @triton.jit
 def map_queries(call, projection, rest, batch, head, row, start):
     """Features and log scales of a chunk's queries."""
-    x = load_inputs(call, call.q, batch, head, start)
-    values, log_scale = map_tile(call, x, projection, rest)
+    values, log_scale, _, _ = mapped(call, call.q, None, projection, rest, batch, head, start)
+    return values, query_scales(call, log_scale, row, start)
+
+
+@triton.jit
+def query_scales(call, log_scale, row, start):
     if call.query_scale is not None:
         log_scale = load_vector(call.query_scale, row, start, call.length, call.C, 0.0)
-    return values, log_scale
+    return log_scale
 
 
 @triton.jit
 def map_keys(call, projection, rest, batch, head, row, start):
     """Likewise of its keys, whose features are zero where there is none."""
-    x = load_inputs(call, call.k, batch, head, start)
-    values, log_scale = map_tile(call, x, projection, rest)
+    values, log_scale, _, _ = mapped(call, call.k, None, projection, rest, batch, head, start)
+    return keys_there(call, values, log_scale, batch, row, start)
+
+
+@triton.jit
+def keys_there(call, values, log_scale, batch, row, start):
     there = is_key(call, batch, start)
-    values = tl.where(there[:, None], values, 0.0)
     if call.key_scale is not None:
         log_scale = load_vector(call.key_scale, row, start, call.length, call.C, NOTHING)
-    log_scale = tl.where(there, tl.maximum(log_scale, NOTHING), NOTHING)
-    return values, log_scale
+    return tl.where(there[:, None], values, 0.0), tl.where(there, tl.maximum(log_scale, NOTHING), NOTHING)
 
 
 @triton.jit
-def load_denominator_queries(call, batch, head, start):
+def map_both(call, batch, head, row, start):
+    """Of its keys, then of its queries."""
+    k, key_scale, q, query_scale = mapped(call, call.k, call.q, None, None, batch, head, start)
+    k, key_scale = keys_there(call, k, key_scale, batch, row, start)
+    return k, key_scale, q, query_scales(call, query_scale, row, start)
+
+
+@triton.jit
+def load_own(call, x, batch, head, start):
     """A denominator's own features of a chunk, (C, BLOCK_M) float32."""
     feature = tl.arange(0, call.BLOCK_M)
-    return load_tile(call.denominator_q, batch, head, start, call.length, feature, call.C, call.M).to(tl.float32)
+    return load_tile(x, batch, head, start, call.length, feature, call.C, call.M).to(tl.float32)
 
 
 @triton.jit
-def load_denominator_keys(call, batch, head, start):
-    """Likewise of keys, zero where there is none."""
-    feature = tl.arange(0, call.BLOCK_M)
-    k = load_tile(call.denominator_k, batch, head, start, call.length, feature, call.C, call.M).to(tl.float32)
-    return tl.where(is_key(call, batch, start)[:, None], k, 0.0)
+def load_own_keys(call, batch, head, start):
+    """Those of keys, zero where there is none."""
+    return tl.where(is_key(call, batch, start)[:, None], load_own(call, call.denominator_k, batch, head, start), 0.0)
+
+
+@triton.jit
+def summed_queries(call, values, turned, batch, head, start):
+    """The features of queries that the denominator sums."""
+    if call.DENOMINATOR == "shared":
+        values = turned
+    if call.DENOMINATOR == "own":
+        values = load_own(call, call.denominator_q, batch, head, start)
+    return values
+
+
+@triton.jit
+def summed_keys(call, values, turned, batch, head, start):
+    """Likewise of keys."""
+    if call.DENOMINATOR == "shared":
+        values = turned
+    if call.DENOMINATOR == "own":
+        values = load_own_keys(call, batch, head, start)
+    return values
 
 
 # What fades. Weights are multiplied by exp(g_j + L_i − L_j − c_i), as definition.py has it. Exponents of
@@ -466,23 +616,29 @@ def gains(call, total, query, faded, query_scale):
 
 
 @triton.jit
-def memory_addresses(call, memory, place):
-    """Of a state's (BLOCK_M, BLOCK_V) numbers, and which of them there are."""
-    m, d = tl.arange(0, call.BLOCK_M), tl.arange(0, call.BLOCK_V)
-    inside = (m < call.M)[:, None] & (d < call.V)[None, :]
-    return memory + place * (call.M * call.V) + m[:, None] * call.V + d[None, :], inside
+def memory_addresses(call, memory, place, columns):
+    """Of a state's numbers (BLOCK_M, columns), and which of them there are."""
+    m = tl.arange(0, call.BLOCK_M)
+    inside = (m < call.M)[:, None] & (columns < call.V)[None, :]
+    return memory + place * (call.M * call.V) + m[:, None] * call.V + columns[None, :], inside
 
 
 @triton.jit
-def load_memory(call, memory, place):
-    addresses, inside = memory_addresses(call, memory, place)
+def load_memory(call, memory, place, columns):
+    addresses, inside = memory_addresses(call, memory, place, columns)
     return tl.load(addresses, mask=inside, other=0.0)
 
 
 @triton.jit
 def store_memory(call, memory, place, values):
-    addresses, inside = memory_addresses(call, memory, place)
+    addresses, inside = memory_addresses(call, memory, place, tl.arange(0, call.BLOCK_V))
     tl.store(addresses, values.to(memory.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_values(call, x, batch, head, start, columns):
+    """(C, columns) of v, the output or its gradient."""
+    return load_tile(x, batch, head, start, call.length, columns, call.C, call.V)
 
 
 @triton.jit
