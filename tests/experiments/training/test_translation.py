@@ -253,3 +253,8 @@ def test_the_names_of_special_tokens_are_letters_in_a_text(kind):
     assert not {PAD_ID, END_ID, MASK_ID} & {*ids.tolist()}
     if kind == "bpe":
         assert tokenizer.decode(ids) == "one [SEP] two [PAD] [MASK]"
+
+
+def test_bleu_takes_off_what_a_translation_lacks_of_its_reference():
+    score, _ = corpus_bleu(["a b c d e"], ["a b c d e f g h"])
+    assert score == pytest.approx(100 * math.exp(1 - 8 / 5))
