@@ -6,7 +6,7 @@ packages. Nothing here imports PyTorch.
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -29,11 +29,14 @@ class Registry(MutableMapping[str, T], Generic[T]):
         kind: what messages call one of them.
         group: of the entry points under which packages name theirs.
         built_in: by name.
-        otherwise: what else a user can give than a name, for messages.
+        argument: whether the kind is an argument's name, which messages then say as those on other arguments do.
+        otherwise: what else the argument can be, for messages.
     """
 
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, T], otherwise: str = "") -> None:
-        self._kind, self._group, self._otherwise = kind, group, otherwise
+    def __init__(
+        self, kind: str, group: str, built_in: Mapping[str, T], *, argument: bool = False, otherwise: str = ""
+    ) -> None:
+        self._kind, self._group, self._argument, self._otherwise = kind, group, argument, otherwise
         self._items: dict[str, T] = dict(built_in)
         self._from_outside: dict[str, str] = {}
 
@@ -52,7 +55,9 @@ class Registry(MutableMapping[str, T], Generic[T]):
         if name not in self._items:
             point = self._points().get(name)
             if point is None:
-                raise ValueError(f"there is no {self._kind} {name!r}; {choices(name, list(self))}{self._otherwise}")
+                came = f"{self._kind} is {name!r}" if self._argument else f"there is no {self._kind} {name!r}"
+                told = choices(name, list(self), repr if self._argument else str)
+                raise ValueError(f"{came}; {told}{self._otherwise}")
             try:
                 self._items[name] = point.load()
             except Exception as error:
@@ -110,10 +115,10 @@ def forget_packages() -> None:
     _entry_points.cache_clear()
 
 
-def choices(name: str, names: list[str]) -> str:
+def choices(name: str, names: list[str], form: Callable[[str], str] = str) -> str:
     """The end of a message on a name that there is not: the nearest one, if one is near, and those there are."""
     near = difflib.get_close_matches(str(name), names, n=1)
     few = len(names) <= MOST
-    listed = ", ".join(names if few else names[:MOST_OF_MANY])
+    listed = ", ".join(map(form, names if few else names[:MOST_OF_MANY]))
     more = "" if few else f" and {len(names) - MOST_OF_MANY} more (see `list` or --help)"
     return (f"did you mean {near[0]!r}? " if near else "") + f"choose from {listed}{more}"

@@ -29,6 +29,7 @@ ATTENTIONS: Registry[type[nn.Module]] = Registry(
         "delta": GatedDelta,
         "favor+window": WindowedFavor,
     },
+    argument=True,
 )
 
 

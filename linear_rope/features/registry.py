@@ -22,7 +22,9 @@ _BUILT_IN: dict[str, Callable[..., FeatureMap]] = {
     "hedgehog": Hedgehog,
     "taylor": Taylor,
 }
-FEATURE_MAPS = Registry("feature_map", "linear_rope.feature_maps", _BUILT_IN, ", or give a FeatureMap")
+FEATURE_MAPS = Registry(
+    "feature_map", "linear_rope.feature_maps", _BUILT_IN, argument=True, otherwise=", or give a FeatureMap"
+)
 """called with head_dim, and with those of num_features, redraw_every and seed that they name as arguments"""
 
 FORMULAS: dict[str, type[Formula]] = {

@@ -69,6 +69,7 @@ POSITIONS: Registry[PositionEncoding] = Registry(
         "complex": ComplexOrder,
         "floater": Floater,
     },
+    argument=True,
 )
 
 

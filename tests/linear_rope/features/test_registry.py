@@ -55,7 +55,7 @@ def test_a_function_that_names_seed_is_given_it(installed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("favor", {}, ["feature_map 'favor'", "did you mean 'favor+'?", "elu+1", "squared", "a FeatureMap"]),
+        ("favor", {}, ["feature_map is 'favor'", "did you mean 'favor+'?", "'elu+1'", "'squared'", "a FeatureMap"]),
         ("broken", {}, ["'broken'", "there is no nowhere"]),
         ("not a map", {}, ["'not a map'", "str", "FeatureMap"]),
         ("squared", {"redraw_every": 5}, ["redraw_every is 5", "leave it out"]),

@@ -55,7 +55,7 @@ def test_a_package_s_encoding_is_named_in_the_configuration(position: str, atten
 @pytest.mark.usefixtures("installed")
 def test_what_is_no_encoding_is_refused_and_a_wrong_name_lists_all() -> None:
     assert_refused(lambda: ModelConfig(position="wrong"), ["position is 'wrong'", "int", "give an InAttention"])
-    assert_refused(lambda: ModelConfig(position="loud"), ["did you mean 'louder'", "shaw", "rope-before"])
+    assert_refused(lambda: ModelConfig(position="loud"), ["did you mean 'louder'", "'shaw'", "'rope-before'"])
     with pytest.raises(ValueError, match="rope_scaling"):
         ModelConfig(position="louder", rope_scaling=2.0)  # type: ignore[arg-type]
 
