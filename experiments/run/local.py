@@ -6,15 +6,19 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from experiments.objects import ONE_CORE, Job, Needs, python
 from experiments.run.signals import stop_signals_are_blocked
 
 
+FORKS = sys.platform.startswith("linux")
+"""elsewhere a process that has imported PyTorch cannot safely be forked"""
+
+
 class Local:
-    """Processes of this machine, forked from one that has imported PyTorch (forks.py)."""
+    """Processes of this machine, forked from one that has imported PyTorch (forks.py), or else of its own each."""
 
     def __init__(self, *, workers: int | None = 1, needs: Needs = ONE_CORE) -> None:
         self.room, self._nproc = workers or 1, needs.nproc
@@ -22,11 +26,17 @@ class Local:
         self._running, self._ended = dict[int, int](), dict[int, int | str]()
         self._started, self._rest = 0, b""
 
-    def start(self, jobs: Sequence[Job]) -> "list[_Forked]":
+    def start(self, jobs: Sequence[Job]) -> "list[_Forked | _Spawned]":
         """As Launcher.start says."""
         return [self._start(job) for job in jobs]
 
-    def _start(self, job: Job) -> "_Forked":
+    def _start(self, job: Job) -> "_Forked | _Spawned":
+        self._started += 1
+        number, place = self._started, min({*range(self.room)} - {*self._running.values()}, default=0)
+        self._running[number] = place
+        variables = _own_gpus(place, self._nproc)
+        if not FORKS:
+            return _Spawned(job, variables, lambda: self._running.pop(number, None))
         if self._server is None:
             # A terminal sends its signals to all: these wait until a run can heed them.
             with stop_signals_are_blocked():
@@ -36,10 +46,7 @@ class Local:
             assert self._server.stdout is not None
             os.set_blocking(self._server.stdout.fileno(), False)
             weakref.finalize(self, _end, self._server)
-        self._started += 1
-        number, place = self._started, min({*range(self.room)} - {*self._running.values()}, default=0)
-        self._running[number] = place
-        self.tell(number=number, directory=str(job.directory), variables=_own_gpus(place, self._nproc))
+        self.tell(number=number, directory=str(job.directory), variables=variables)
         return _Forked(self, number)
 
     def tell(self, **what: object) -> None:
@@ -76,6 +83,26 @@ class _Forked:
     def stop(self, *, now: bool) -> None:
         for each in (signal.SIGUSR1, signal.SIGKILL) if now else (signal.SIGTERM,):
             self._local.tell(number=self._number, signal=each)
+
+
+class _Spawned:
+    """A run's process that runs its command."""
+
+    def __init__(self, job: Job, variables: dict[str, str], ended: Callable[[], object]) -> None:
+        with open(job.directory / "log.txt", "ab") as log, stop_signals_are_blocked():
+            self._process = subprocess.Popen(
+                job.command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        status = self._process.poll()
+        if status is not None:
+            self._ended()
+        return status
+
+    def stop(self, *, now: bool) -> None:
+        (self._process.kill if now else self._process.terminate)()
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

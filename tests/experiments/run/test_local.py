@@ -51,6 +51,14 @@ def train(training):
 
 
 @pytest.mark.slow
+def test_a_run_has_a_process_of_its_own_where_none_can_be_forked(training, directory, monkeypatch):
+    monkeypatch.setattr("experiments.run.local.FORKS", False)
+    assert train(training) == {}
+    assert run_status(training.root, *RUN).state == "done"
+    assert (directory / "log.txt").exists()
+
+
+@pytest.mark.slow
 def test_a_data_set_that_changed_is_not_trained_on(training):
     training.data_file.write_text("another text altogether\n" * 500)
     assert "the data set changed" in train(training)[RUN].reason

@@ -163,7 +163,7 @@ def test_the_numbers_of_a_state_are_those_that_are_carried(name):
     _, state = attention.prefill(torch.zeros(1, 40, 24))
     sums = getattr(state, "sums", None)
     carried = [state.carried.local, state.carried.short, getattr(state, "k", None), getattr(state, "v", None)]
-    carried += [getattr(state, "memory", None), getattr(sums, "memory", None), getattr(sums, "normaliser", None)]
+    carried += [getattr(state, "memory", None), getattr(sums, "memory", None), getattr(sums, "key_sum", None)]
     assert state_numbers(attention, 40) == sum(tensor.numel() for tensor in carried if tensor is not None)
 
 

@@ -527,12 +527,6 @@ def test_trials_that_were_made_are_not_left(made_up):
     assert trials_left(root, replace(comparison, rate_seeds=0)) == {VARIANT: 0}
 
 
-def test_parts_are_refused_where_rates_are_searched(tmp_path, capsys):
-    assert tuned_run(tmp_path / "out", "--part", "1/2") == 2
-    assert "error: --part trains a share of runs that are known, and --learning-rates" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
     out = tmp_path / "out"
     variants = "softmax-none,softmax-none@learning_rate=0.1"
