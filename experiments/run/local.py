@@ -12,7 +12,6 @@ from contextlib import suppress
 from experiments.objects import ONE_CORE, Job, Needs, python
 from experiments.run.signals import stop_signals_are_blocked
 
-
 FORKS = sys.platform.startswith("linux")
 """elsewhere a process that has imported PyTorch cannot safely be forked"""
 
