@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.analysis.statistics import run_values
-from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, plotted, smoothing
+from experiments.analysis.statistics import finished_values
+from experiments.figures.curves import curve_figure, gain_figure, gains, plotted, smoothing
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
@@ -24,14 +24,14 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
         objective = comparison.objective
         entry = STUDY.figure("overview", quantity=objective.quantity, better=objective.better)
         first.append(draw(directory, entry, overview_figure, *tables))
-    drawn = convergence_figures(*tables, directory)
+    drawn = convergence_figures(root, *tables, directory)
     return [*first, *drawn, *attention_figures(directory, comparison, attention)]
 
 
 def convergence_figures(
-    curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, directory: Path
+    root: Path, curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, directory: Path
 ) -> list[FigureEntry]:
-    """Draw and save the figures of a comparison of training runs into ``directory``, and return their entries.
+    """Draw and save the figures of the training runs of a comparison into ``directory``, and return their entries.
 
     ``curves`` and ``summary`` are the tables of curves.csv and summary.csv. Curves of which nothing was recorded are
     left out, and so are the final figures as long as no run finished; a variant that failed is named in every figure.
@@ -54,8 +54,7 @@ def convergence_figures(
         smoothed = f"Smoothed: each point is the mean of {width} consecutive records." if width > 1 else "Not smoothed."
         words = {"smoothed": smoothed, "better": better, "log_every": config["log_every"]}
         entries.append(draw(directory, STUDY.figure("training", **said, **words), curve_figure, *tables, "train"))
-    finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
-    values = run_values(curves, comparison, finished)
+    values = finished_values(root, comparison, curves)
     if not values.empty:
         every = config["evaluate_every"]
         steps = {"evaluate_every": every, "read": comparison.read_in(every)}

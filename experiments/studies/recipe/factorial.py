@@ -31,7 +31,7 @@ def nothing_more(root: Path, comparison: Comparison, objective: Objective) -> li
 
 
 def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
-    return [*convergence_figures(curves, summary, comparison, output / "figures")]
+    return [*convergence_figures(root, curves, summary, comparison, output / "figures")]
 
 
 def overview(roots: Sequence[Path]) -> Entries:

@@ -43,7 +43,7 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
             entry = STUDY.figure("differences", **words)
             entries.append(draw(directory, entry, differences_figure, compared, comparison))
         entries.append(STUDY.table("by-budget", table(found, comparison), **words))
-    entries += convergence_figures(curves, summary, comparison, directory)
+    entries += convergence_figures(root, curves, summary, comparison, directory)
     return [*entries, *attention_figures(directory, comparison, ATTENTION.read(root))]
 
 

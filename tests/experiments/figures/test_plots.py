@@ -172,7 +172,7 @@ def test_long_curves_are_smoothed_and_the_figure_says_so(make_comparison, tmp_pa
 
 def test_figures_are_saved_in_both_formats_with_words_beside_them(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "softmax-rope,elu+1-none,elu+1-rope-after")
-    entries = convergence_figures(*tables(root), root / "figures")
+    entries = convergence_figures(root, *tables(root), root / "figures")
     assert {path.name for path in (root / "figures").iterdir()} == {
         f"{entry.stem}.{kind}" for entry in entries for kind in ("png", "svg")
     }
