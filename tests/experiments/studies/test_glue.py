@@ -170,7 +170,7 @@ def test_the_page_over_all_tasks_has_the_table(task):
     assert "| softmax-rope | 81.0 ± 0.5 |" in page
     assert "| RoFormer, as published | 89.5 |" in page
     assert "| floor: one answer to all | 79.5 |" in page
-    assert "* [mrpc](mrpc/report.md): Softmax attention with RoPE ends highest" in page
+    assert "* [mrpc](mrpc): Softmax attention with RoPE ends highest" in page
 
 
 def test_among_other_studies_the_table_comes_last(task, make_comparison):
