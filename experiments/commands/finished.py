@@ -7,6 +7,7 @@ from typing import Any
 from experiments.config import Config
 from experiments.options import RunOptions
 from experiments.presets import get_preset
+from experiments.records.lock import check_free
 from experiments.records.record import is_finished, read_comparison, run_directory
 from experiments.records.schema import CONTINUED, Comparison
 from experiments.study import Study
@@ -19,9 +20,12 @@ def is_reported(study: Study, options: RunOptions, config: Config) -> bool:
     if options.extend or options.dry_run or options.prepare or options.data_file or not study.variants:
         return False
     try:
-        return _holds(read_comparison(root), study, options, config) and _is_newest(root)
-    except (ValueError, OSError):  # no comparison, or one that is damaged: whoever goes on says so
+        if not _holds(read_comparison(root), study, options, config) or not _is_newest(root):
+            return False
+        check_free(root)
+    except (ValueError, OSError):  # no comparison, a damaged one or another's: whoever goes on says so
         return False
+    return True
 
 
 def _holds(there: Comparison, study: Study, options: RunOptions, config: Config) -> bool:

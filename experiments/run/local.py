@@ -40,7 +40,10 @@ class Local:
             # A terminal sends its signals to all: these wait until a run can heed them.
             with stop_signals_are_blocked():
                 self._server = subprocess.Popen(
-                    [*python(), "-m", "experiments.run.forks"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                    [*python(), "-m", "experiments.run.forks"],
+                    env=os.environ | _same_modules(),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                 )
             assert self._server.stdout is not None
             os.set_blocking(self._server.stdout.fileno(), False)
@@ -90,7 +93,11 @@ class _Spawned:
     def __init__(self, job: Job, variables: dict[str, str], ended: Callable[[], object]) -> None:
         with open(job.directory / "log.txt", "ab") as log, stop_signals_are_blocked():
             self._process = subprocess.Popen(
-                job.command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                job.command,
+                env=os.environ | _same_modules() | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self._ended = ended
 
@@ -102,6 +109,11 @@ class _Spawned:
 
     def stop(self, *, now: bool) -> None:
         (self._process.kill if now else self._process.terminate)()
+
+
+def _same_modules() -> dict[str, str]:
+    """What makes a process find the modules that this one finds: a notebook's plug-in, say."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
