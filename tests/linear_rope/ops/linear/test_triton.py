@@ -21,7 +21,7 @@ from linear_rope import EluPlusOne, FavorPlus, ReluFeatures, linear_attention
 from linear_rope.features import GivenFeatures
 from linear_rope.ops.linear import triton_form
 from linear_rope.ops.linear.call import Call, Gradients, Result
-from linear_rope.ops.linear.operator import TENSORS, attend
+from linear_rope.ops.linear.operator import FIELDS, TENSORS, attend
 from linear_rope.ops.linear.triton_form import settings
 from tests.linear_rope.ops.linear.test_random_calls import Sizes, compare
 from tests.linear_rope.tensors import SETTINGS, assert_refused, random, slow_positions
@@ -350,7 +350,7 @@ def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call]) -> None:
         x.to(DEVICE, kept.get(name, torch.float32)).requires_grad_(name in Gradients._fields)
         if isinstance(x, Tensor)
         else x
-        for name, x in zip(Call._fields, call, strict=True)
+        for name, x in zip(FIELDS, call, strict=False)
     ]
     torch.library.opcheck(torch.ops.linear_rope.causal.default, (*arguments, True))
 
