@@ -1,4 +1,4 @@
-"""The answer of a comparison in a sentence or two with its numbers, and the line below it that says of what.
+"""The answer of a comparison in a sentence or two with its numbers.
 
 A study with a question of its own brings its own (``Study.answer``); this is everybody else's: what RoPE changes where
 variants with and without it were trained, else which variant is the best.
@@ -13,40 +13,9 @@ import pandas as pd
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.show.words import ADDED, KERNELS, in_figures, in_words, listed, side
 
-KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
 ROPE = ("rope-before", "rope-after")
-SIDES = {"before": "before its feature map", "after": "after its feature map"}
-"""by the end of a position's name"""
-ADDED: dict[str, dict[object, str]] = {
-    "decay": {
-        "fixed": "a fixed decay",
-        "gate": "a gate",
-        "alibi": "ALiBi's decay",
-        "retnet": "RetNet's decay",
-    },
-    "local_conv": {"any": "a local convolution"},
-    "short_conv": {"any": "a short convolution"},
-    "qk_norm": {"yes": "normalised queries and keys"},
-}
-"""settings that add something to a variant, and what a sentence calls it"""
-NAMES = {
-    "rope-before": "RoPE",
-    "rope-after": "RoPE",
-    "alibi": "ALiBi",
-    "shaw": "Shaw et al.'s relative positions",
-    "transformer-xl": "Transformer-XL's positions",
-    "t5": "T5's buckets",
-    "tupe": "TUPE",
-    "deberta": "DeBERTa's disentangled attention",
-    "huang": "Huang et al.'s relative positions",
-    "xpos": "xPos",
-    "complex": "complex-order embeddings",
-    "floater": "FLOATER",
-    "selective-before": "selective angles",
-    "selective-after": "selective angles",
-}
-"""of positions that are not called by their variant's word"""
 
 
 class Findings(NamedTuple):
@@ -107,36 +76,6 @@ class Findings(NamedTuple):
         return sorted(done, key=lambda variant: sign * self.final(variant.name).mean)
 
 
-def in_words(variant: VariantRecord) -> str:
-    """A variant as a sentence names it."""
-    kernel, settings = KERNELS.get(variant.kernel, variant.kernel), settings_in_words(variant)
-    if variant.name == variant.kernel:
-        return kernel
-    if variant.position == "none":
-        return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
-    words = NAMES.get(variant.position, f"{variant.position} positions")
-    return f"{kernel} with {listed([' '.join(filter(None, [words, _side(variant)])), *settings])}"
-
-
-def _side(variant: VariantRecord) -> str:
-    """Before or after the feature map; empty where there is none."""
-    return "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
-
-
-def settings_in_words(variant: VariantRecord) -> list[str]:
-    """What is set for a variant, and what it has beside its kernel and position."""
-    return [_setting_in_words(*each) for each in variant.settings.items() if each[0] != "learning_rate"]
-
-
-def in_figures(value: float, comparison: Comparison) -> str:
-    """A value of the primary metric with its unit; accuracy and what is judged as it is in percent."""
-    unit = comparison.objective.unit
-    if comparison.objective.better == "lower":
-        return f"{value:.3g} {unit}"
-    share, of, what = unit.partition("share of ")
-    return f"{100 * value:.3g} % of {what}" if of and not share else f"{100 * value:.3g} % ({unit})"
-
-
 def _behind(apart: float, comparison: Comparison) -> str:
     """How far apart two values of the primary metric are."""
     if comparison.objective.better == "higher":
@@ -144,46 +83,9 @@ def _behind(apart: float, comparison: Comparison) -> str:
     return f"{apart:.2f} behind" if apart >= 0.005 else "equal to two digits"
 
 
-def _setting_in_words(setting: str, value: object) -> str:
-    named = ADDED.get(setting, {})
-    return named.get(value, named.get("any", f"{setting} {value}"))
-
-
-def listed(parts: Iterable[str]) -> str:
-    """a, b and c; nothing of nothing"""
-    *first, last = [*parts] or [""]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def answer(found: Findings) -> str:
     """What RoPE changes, where that was compared; else which variant is the best."""
     return " ".join(filter(None, [_what_rope_changes(found), best(found)]))
-
-
-def setting(comparison: Comparison, measured: str = "") -> str:
-    """The data, models and seeds behind the numbers, on one line; ``measured`` is ``Study.measured``."""
-    if not comparison.variants:
-        machine = comparison.machine
-        device = machine.get("device", "cpu")
-        return f"Preset {comparison.preset}, measured on {machine.get('cpu', 'a CPU') if device == 'cpu' else device}."
-    config, seeds, layers = comparison.config, len(comparison.seeds), comparison.config.get("layers", "?")
-    read = f"{_round(config['steps'] * comparison.tokens_per_step)} tokens of training"
-    if any(data.unit == "examples" for data in comparison.data):
-        read = f"{comparison.read_in(config['steps'])} read in training"
-    words = [
-        f"{measured or f'Test {comparison.objective.quantity}'} on {listed(data.called for data in comparison.data)}",
-        "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
-        read,
-        f"models of {layers} layer{'s' * (layers != 1)} and width {config.get('dim', '?')}",
-    ]
-    intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 and not measured else ""
-    return f"{', '.join(words)}{intervals}."
-
-
-def _round(number: float) -> str:
-    if number < 1e6:
-        return f"{number:,.0f}"
-    return f"{number / 1e6:.2g} million" if number < 1e7 else f"{number / 1e6:,.0f} million"
 
 
 def _what_rope_changes(found: Findings) -> str:
@@ -203,8 +105,8 @@ def _what_rope_changes(found: Findings) -> str:
         return ""
 
     def words(variant: VariantRecord, gain: Estimate) -> str:
-        side = f" ({_side(variant)})" if variant.kernel != "softmax" else ""
-        return f"{KERNELS.get(variant.kernel, variant.kernel)} by {abs(gain.mean):.2f}{side}"
+        aside = f" ({side(variant)})" if variant.kernel != "softmax" else ""
+        return f"{KERNELS.get(variant.kernel, variant.kernel)} by {abs(gain.mean):.2f}{aside}"
 
     ordered = sorted(best.values(), key=lambda each: -sign * each[1].mean)
     measured = "loss" if objective.better == "lower" else objective.metric.replace("_", " ")

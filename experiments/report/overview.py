@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from experiments.figures.style import label as label_of
 from experiments.records.files import check_link, write_atomically
 from experiments.records.record import read_comparison
-from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import Interactive, interactive
 from experiments.report.render import template
 from experiments.report.report import check_places, remove_unfinished_reports, rows_of, write
+from experiments.show.words import setting
 from experiments.study import Study, resolve
 
 WIDTH, HEIGHT = 280, 130

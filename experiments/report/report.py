@@ -21,7 +21,6 @@ from experiments.records.files import check_link, write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, commands_of, with_baseline
-from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
 from experiments.report.render import template
@@ -36,6 +35,7 @@ from experiments.report.tables import (
     with_something,
 )
 from experiments.show.entries import entries_of
+from experiments.show.words import setting
 from experiments.study import Entries, FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 

@@ -62,9 +62,13 @@ def in_words(variant: VariantRecord) -> str:
         return kernel
     if variant.position == "none":
         return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
-    side = "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
     words = NAMES.get(variant.position, f"{variant.position} positions")
-    return f"{kernel} with {listed([' '.join(filter(None, [words, side])), *settings])}"
+    return f"{kernel} with {listed([' '.join(filter(None, [words, side(variant)])), *settings])}"
+
+
+def side(variant: VariantRecord) -> str:
+    """Before or after the feature map; empty where there is none."""
+    return "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
 
 
 def _setting_in_words(setting: str, value: object) -> str:

@@ -2,7 +2,8 @@
 
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.verdicts import NOT_RUN
-from experiments.report.answer import Findings, best, listed
+from experiments.report.answer import Findings, best
+from experiments.show.words import listed
 
 BERT, ROFORMER = "softmax-learned", "softmax-rope"
 LINEAR = {

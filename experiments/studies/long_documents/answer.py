@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from experiments.analysis.statistics import Estimate
 from experiments.records.schema import VariantRecord
-from experiments.report.answer import Findings, in_words, listed
+from experiments.report.answer import Findings
+from experiments.show.words import in_words, listed
 from experiments.studies.long_documents.measure import COSTS, lines_of
 
 REFERENCE = "softmax-rope"

@@ -2,7 +2,8 @@
 
 from math import inf
 
-from experiments.report.answer import Findings, listed
+from experiments.report.answer import Findings
+from experiments.show.words import listed
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import MIB, Quartiles, Results, size_crossings
 from experiments.studies.speed.study import AFTER, DECODING, DIRECTIONS, ELU, SOFTMAX, STEP, TOKEN, after

@@ -1,7 +1,8 @@
 """The answer of the study of translation."""
 
 from experiments.analysis.statistics import Estimate, estimate
-from experiments.report.answer import Findings, in_words
+from experiments.report.answer import Findings
+from experiments.show.words import in_words
 from experiments.studies.translation.measure import SCORES
 
 GAINS = {

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.report.answer import Findings, answer, setting
+from experiments.report.answer import Findings, answer
 from experiments.report.evidence import read_evidence
+from experiments.show.words import setting
 from experiments.studies.registry import STUDIES
 from tests.made_up import DATA, make_record
 

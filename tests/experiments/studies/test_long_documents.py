@@ -16,8 +16,9 @@ from experiments.config import Config
 from experiments.data.registry import load_data
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison
-from experiments.report.answer import Findings, setting
+from experiments.report.answer import Findings
 from experiments.report.interactive import interactive
+from experiments.show.words import setting
 from experiments.studies import answers
 from experiments.studies.answers import ANSWERS, samples_table
 from experiments.studies.long_documents import measure as measured
