@@ -19,27 +19,27 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from experiments.analysis.curves import read_curves
-from experiments.analysis.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test
-from experiments.analysis.runs import Runs
-from experiments.analysis.samples import one_text, paired
-from experiments.analysis.statistics import summarise
 from experiments.config import Config, check_range
 from experiments.extensions import choices
 from experiments.figures.curves import mark_floors, plotted, shown_floors
 from experiments.figures.style import variant_style
+from experiments.judge.curves import read_curves
+from experiments.judge.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test
+from experiments.judge.runs import Runs
+from experiments.judge.samples import one_text, paired
+from experiments.judge.statistics import summarise
 from experiments.records.record import is_packed, read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
 from experiments.run.job import load_objective, read_job
-from experiments.training.classification import ClassifierModel, TextClassifier
-from experiments.training.masked import MaskedModel, MaskedToken
-from experiments.training.models import LanguageModel, Trained, resolve_device
-from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword
-from experiments.training.subwords import FILE, SubwordTokenizer
-from experiments.training.text_tokens import TextTokenizer
-from experiments.training.trained_models import packed_model, trained_models
-from experiments.training.translation import (
+from experiments.train.classification import ClassifierModel, TextClassifier
+from experiments.train.masked import MaskedModel, MaskedToken
+from experiments.train.models import LanguageModel, Trained, resolve_device
+from experiments.train.objectives import GeneratedSequences, NextByte, NextSubword
+from experiments.train.subwords import FILE, SubwordTokenizer
+from experiments.train.text_tokens import TextTokenizer
+from experiments.train.trained_models import packed_model, trained_models
+from experiments.train.translation import (
     BEAMS,
     LENGTH_PENALTY,
     Translation,

@@ -90,7 +90,7 @@ class Study:
     primary: Collection[str] = ()
     """the keys of those that answer its question: they are on the page of claims"""
     samples: str = ""
-    """the module whose functions make samples for that file, besides analysis/samples.py"""
+    """the module whose functions make samples for that file, besides judge/samples.py"""
     constants: str = ""
     """the module whose names stand in braces in its words"""
     all_records: bool = False

@@ -9,8 +9,8 @@ from experiments.config import Config
 from experiments.console import make_console
 from experiments.data.registry import load_data
 from experiments.records.record import read_comparison
-from experiments.training.chosen_objective import make_objective
-from experiments.training.objectives import floors_of
+from experiments.train.chosen_objective import make_objective
+from experiments.train.objectives import floors_of
 
 
 def print_floors(root: Path, data_dir: Path | None) -> int:

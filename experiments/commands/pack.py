@@ -45,10 +45,10 @@ from experiments.records.store import (
     refuse_if_differing,
 )
 from experiments.studies.registry import STUDIES
-from experiments.training.checkpoint import checkpoint_path, read_checkpoint
-from experiments.training.subwords import FILE as TOKENIZER
-from experiments.training.trained_models import PACKED_SEED, packed_weights
-from experiments.training.weights import weights_as_bytes
+from experiments.train.checkpoint import checkpoint_path, read_checkpoint
+from experiments.train.subwords import FILE as TOKENIZER
+from experiments.train.trained_models import PACKED_SEED, packed_weights
+from experiments.train.weights import weights_as_bytes
 
 REBUILT = ("curves", "summary")
 """tables that ``report`` makes"""

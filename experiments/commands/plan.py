@@ -21,14 +21,14 @@ from experiments.records.schema import Comparison, Origin
 from experiments.run.registry import LAUNCHERS
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
-from experiments.training.determinism import nondeterministic_operations
-from experiments.training.loop import on_device
-from experiments.training.models import build_model
-from experiments.training.objectives import Objective
-from experiments.training.optimizers import make_optimizer
-from experiments.training.schedule import fall_begins
-from experiments.training.steps import RunFailed, training_step
-from experiments.training.tuning import MOST_BEYOND, fewest_trials
+from experiments.train.determinism import nondeterministic_operations
+from experiments.train.loop import on_device
+from experiments.train.models import build_model
+from experiments.train.objectives import Objective
+from experiments.train.optimizers import make_optimizer
+from experiments.train.schedule import fall_begins
+from experiments.train.steps import RunFailed, training_step
+from experiments.train.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.ops.linear import native, triton_form
 

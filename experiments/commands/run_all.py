@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.analysis import references
 from experiments.commands.run_measurements import OPTIONS as MEASURED
 from experiments.console import make_console, printable, program
 from experiments.errors import EXIT_FAILED, RunFailed
+from experiments.judge import references
 from experiments.options import BENCHMARK, RunOptions, as_words, given_options
 from experiments.presets import size_of
 from experiments.studies.registry import STUDIES

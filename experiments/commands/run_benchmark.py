@@ -31,10 +31,10 @@ from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.studies.registry import STUDIES
-from experiments.training.chosen_objective import make_objective
-from experiments.training.models import resolve_device
-from experiments.training.objectives import Objective
-from experiments.training.tuning import SEED, parse_rates, search_of, trial_name
+from experiments.train.chosen_objective import make_objective
+from experiments.train.models import resolve_device
+from experiments.train.objectives import Objective
+from experiments.train.tuning import SEED, parse_rates, search_of, trial_name
 from experiments.variants import get_variant, parse_variants, without_rate
 
 OPTIONS = (

@@ -15,7 +15,7 @@ from experiments.records.record import read_comparison, write_record
 from experiments.records.schema import Comparison
 from experiments.report.report import write_report
 from experiments.study import Study, resolve
-from experiments.training.models import resolve_device
+from experiments.train.models import resolve_device
 
 OPTIONS = ("--preset", "--out", "--device", "--dry-run", "--plugin", "--config")
 """what such a study takes; the others say what is trained"""

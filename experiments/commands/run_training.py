@@ -45,11 +45,11 @@ from experiments.run.runs import Failure, train_runs
 from experiments.run.time_limit import TimeLimit, parse_time, without_limit
 from experiments.study import Study, resolve
 from experiments.trackers.registry import parse_trackers
-from experiments.training import models, tuning
-from experiments.training.chosen_objective import make_objective
-from experiments.training.objectives import Objective, evaluated, floors_of
-from experiments.training.processes import check_can_shard
-from experiments.training.tuning import parse_rates, untuned
+from experiments.train import models, tuning
+from experiments.train.chosen_objective import make_objective
+from experiments.train.objectives import Objective, evaluated, floors_of
+from experiments.train.processes import check_can_shard
+from experiments.train.tuning import parse_rates, untuned
 from experiments.variants import (
     RANDOM_KERNELS,
     SIZES,

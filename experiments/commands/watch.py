@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from experiments.analysis.progress import Follower, Progress, RunProgress
 from experiments.console import duration, make_console, printable
+from experiments.judge.progress import Follower, Progress, RunProgress
 from experiments.options import WatchOptions
 from experiments.run.signals import Stopped
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from experiments.figures.panels import doubling_axis, head, legends_beneath, name_vertical, panels_of
 from experiments.figures.style import FigureEntry, by_kernel, draw, legend_label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.training.tuning import figures_of
+from experiments.train.tuning import figures_of
 
 MARGIN = 0.08
 """of the vertical scale, beyond what has to be seen"""

@@ -9,7 +9,7 @@ TESTS = """\
 tests/linear_rope/ops/linear/test_triton_on_gpu.py
 tests/linear_rope/test_devices.py
 tests/linear_rope/interop/test_on_devices.py
-tests/experiments/training/test_gpu.py
+tests/experiments/train/test_gpu.py
 """.split()
 
 

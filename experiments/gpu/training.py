@@ -14,10 +14,10 @@ from experiments.gpu.step import COMPILED_TOGETHER, Step
 from experiments.gpu.timing import warm_up
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
-from experiments.training.models import LanguageModel, build_model
-from experiments.training.objectives import NextByte
-from experiments.training.optimizers import make_optimizer
-from experiments.training.steps import QueuedSteps, Steps
+from experiments.train.models import LanguageModel, build_model
+from experiments.train.objectives import NextByte
+from experiments.train.optimizers import make_optimizer
+from experiments.train.steps import QueuedSteps, Steps
 from experiments.variants import get_variant
 from linear_rope import kernels
 

@@ -21,7 +21,7 @@ OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split
 PROOFS = "triton kernel"
 """the version that counts what was proved on a GPU, which grows while runs are made: no other version by that"""
 ROOT = Path(__file__).parents[2]
-CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/training/**/* experiments/data/**/*".split()]
+CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/train/**/* experiments/data/**/*".split()]
 CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/ops/linear/cpp/*"]
 """what can change a number of a training run; figures, claims and commands cannot"""
 

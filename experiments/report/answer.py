@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis.statistics import Estimate
-from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED, Row
+from experiments.judge.statistics import Estimate
+from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.show.words import ADDED, KERNELS, in_figures, in_words, listed, side
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.analysis.claims import SEEN, Claim, claims_of
-from experiments.analysis.references import REFERENCES, command, declared_claims
-from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.console import make_console
 from experiments.errors import why
+from experiments.judge.claims import SEEN, Claim, claims_of
+from experiments.judge.references import REFERENCES, command, declared_claims
+from experiments.judge.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
 from experiments.report.evidence import read_evidence

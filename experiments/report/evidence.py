@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.references import declared_claims
-from experiments.analysis.runs import Runs
-from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import Row, evaluate
+from experiments.judge.claims import claims_of
+from experiments.judge.curves import read_curves
+from experiments.judge.references import declared_claims
+from experiments.judge.runs import Runs
+from experiments.judge.statistics import summarise
+from experiments.judge.verdicts import Row, evaluate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, with_baseline
@@ -20,7 +20,7 @@ from experiments.show.keys import shown_of
 from experiments.show.rows import Rows
 from experiments.show.words import headline, in_figures, in_words, listed, ranking
 from experiments.study import Study, resolve
-from experiments.training.tuning import check_trials
+from experiments.train.tuning import check_trials
 
 
 class Evidence(NamedTuple):

@@ -14,10 +14,10 @@ from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from experiments.analysis.statistics import estimate
 from experiments.figures.colours import DARK_PAPER
 from experiments.figures.curves import finished_seeds, plotted, smoothing
 from experiments.figures.style import POSITION_STYLES, variant_colour
+from experiments.judge.statistics import estimate
 from experiments.records.schema import Comparison, VariantRecord
 
 AT_ONCE = 8

@@ -12,10 +12,10 @@ import psutil
 from PIL import Image
 from rich.table import Table
 
-from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import RULE
 from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH
+from experiments.judge.statistics import summarise
+from experiments.judge.verdicts import RULE
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
@@ -37,7 +37,7 @@ from experiments.report.tables import (
 from experiments.show.entries import entries_of
 from experiments.show.words import setting
 from experiments.study import Entries, FigureEntry, Study, TableEntry, resolve
-from experiments.training.tuning import rates_caption, rates_table
+from experiments.train.tuning import rates_caption, rates_table
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
 CURVES = "validation"

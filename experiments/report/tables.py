@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from experiments.analysis.statistics import run_states
 from experiments.console import printable
+from experiments.judge.statistics import run_states
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible
 from experiments.records.record import run_status

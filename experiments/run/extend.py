@@ -20,8 +20,8 @@ from experiments.records.record import read_comparison, run_config, run_director
 from experiments.records.schema import Comparison
 from experiments.records.store import differing_settings, refuse_if_differing
 from experiments.run.plan import write_status
-from experiments.training.checkpoint import checkpoint_path, read_checkpoint
-from experiments.training.schedule import last_constant_step
+from experiments.train.checkpoint import checkpoint_path, read_checkpoint
+from experiments.train.schedule import last_constant_step
 
 
 def extended_config(root: Path, config: Config, given: Mapping[str, Any]) -> Config:

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.records.files import open_to_append
 from experiments.run.loop import UNRECORDED
 
-PRELOADED = ["experiments.training.loop", "experiments.training.chosen_objective", "experiments.data.registry"]
+PRELOADED = ["experiments.train.loop", "experiments.train.chosen_objective", "experiments.data.registry"]
 PRELOADED += ["experiments.run.job", "torch._dynamo"]  # which PyTorch's optimizers import in their first step
 """imported once for all runs"""
 LOOK_SECONDS = 0.05

@@ -34,12 +34,12 @@ from experiments.run.plan import JobRecord, write_job, write_status, write_that_
 from experiments.run.signals import stop_signals_are_collected
 from experiments.trackers.registry import Trackers
 from experiments.trackers.tracker import TrackedRun
-from experiments.training.chosen_objective import make_objective
-from experiments.training.loop import RunStopped, train_run
-from experiments.training.objectives import Objective
-from experiments.training.pretrained import AS_PRETRAINED
-from experiments.training.processes import ALONE, Connected, connect, tells_of_a_lost_process
-from experiments.training.steps import RunFailed
+from experiments.train.chosen_objective import make_objective
+from experiments.train.loop import RunStopped, train_run
+from experiments.train.objectives import Objective
+from experiments.train.pretrained import AS_PRETRAINED
+from experiments.train.processes import ALONE, Connected, connect, tells_of_a_lost_process
+from experiments.train.steps import RunFailed
 from experiments.variants import get_variant
 
 LOCK_SECONDS = 300
@@ -263,7 +263,7 @@ def _sharing(shard: bool) -> type[Connected]:
     """How processes train a model together."""
     if not shard:
         return Connected
-    from experiments.training.sharded import Sharded  # which not every PyTorch can import
+    from experiments.train.sharded import Sharded  # which not every PyTorch can import
 
     return Sharded
 

@@ -20,8 +20,8 @@ from experiments.records.record import TRIALS, is_finished, read_comparison, run
 from experiments.records.schema import Comparison, Origin, Software
 from experiments.records.store import CONTINUED, DEFAULTS
 from experiments.run.plan import Training, write_run_config, write_status
-from experiments.training.checkpoint import averaged_steps, checkpoint_path, read_checkpoint
-from experiments.training.schedule import last_constant_step
+from experiments.train.checkpoint import averaged_steps, checkpoint_path, read_checkpoint
+from experiments.train.schedule import last_constant_step
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"

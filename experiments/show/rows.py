@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.statistics import estimates, finished_values
-from experiments.analysis.verdicts import Row
 from experiments.figures.curves import failures, finished_seeds, plotted
 from experiments.figures.settings import base_name, setting_label
+from experiments.judge.statistics import estimates, finished_values
+from experiments.judge.verdicts import Row
 from experiments.records.schema import Comparison, Floor
 from experiments.show.keys import Quantity, Where
 from experiments.study import Study

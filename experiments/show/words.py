@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis.claims import Claim
-from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED, Row
+from experiments.judge.claims import Claim
+from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.show.keys import Sentence, Shown
 from experiments.show.rows import Rows, summary

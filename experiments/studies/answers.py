@@ -13,8 +13,8 @@ from experiments.records.csv_files import TEXT, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.study import Entries, Study
-from experiments.training.classification import Classification
-from experiments.training.trained_models import trained_models
+from experiments.train.classification import Classification
+from experiments.train.trained_models import trained_models
 
 CANDIDATES = 120
 """documents of the test split, of all lengths, among which the samples are"""

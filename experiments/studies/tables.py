@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Sample, by_seed
+from experiments.judge.runs import Runs
+from experiments.judge.samples import ReadSample, Sample, by_seed
 from experiments.records.csv_files import REMEDY, TEXT, Column, find_table, read_csv, to_csv, whole
 from experiments.records.files import write_atomically, wrong_file
 from experiments.records.schema import Comparison
-from experiments.training.models import Trained
-from experiments.training.trained_models import finished_runs, trained_models
+from experiments.train.models import Trained
+from experiments.train.trained_models import finished_runs, trained_models
 
 RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
 

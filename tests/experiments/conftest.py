@@ -11,7 +11,7 @@ from experiments.config import Config, budget_steps
 from experiments.data.corpus import corpus_of_text
 from experiments.records.files import write_json
 from experiments.records.record import run_directory
-from experiments.training.objectives import NextByte
+from experiments.train.objectives import NextByte
 from experiments.variants import parse_variants
 from tests.made_up import comparison_fields, undrawn
 

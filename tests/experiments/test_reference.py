@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from experiments.analysis.references import REFERENCES
 from experiments.cli import main
 from experiments.data.registry import DATA_SETS
+from experiments.judge.references import REFERENCES
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES

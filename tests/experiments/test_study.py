@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from experiments.analysis.claims import claims_of, load_claims
+from experiments.judge.claims import claims_of, load_claims
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
 from experiments.study import read_study
@@ -15,7 +15,7 @@ method = "With {SMALLEST_SAMPLE} seeds."
 not_shown = "All else."
 measure = "tests.made_up:make_record"
 figures = "tests.made_up:make_record"
-constants = "experiments.analysis.statistics"
+constants = "experiments.judge.statistics"
 variants = ["softmax-none", "softmax-rope"]
 [presets.smoke]
 steps = 7

@@ -6,10 +6,10 @@ import torch
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
-from experiments.training.classification import ClassifierModel
-from experiments.training.masked import MaskedModel
-from experiments.training.models import build_model, check_parameters_match, count_parameters
-from experiments.training.translation import TranslationModel
+from experiments.train.classification import ClassifierModel
+from experiments.train.masked import MaskedModel
+from experiments.train.models import build_model, check_parameters_match, count_parameters
+from experiments.train.translation import TranslationModel
 from experiments.variants import (
     _POSITIONS,
     FORM,

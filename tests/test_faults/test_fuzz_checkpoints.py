@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
+from experiments.train.checkpoint import load_newest_checkpoint, save_checkpoint
 from tests.test_faults.damage import FUZZING, WORD, inputs_of
 
 FILES = ("model.safetensors", "optimizer.pt", "manifest.json")

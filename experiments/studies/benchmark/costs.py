@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.training.models import Trained, build_model, count_parameters
+from experiments.train.models import Trained, build_model, count_parameters
 from experiments.variants import Variant
 from linear_rope.attention.delta import GatedDelta
 from linear_rope.attention.linear import LinearRoPEAttention

@@ -5,10 +5,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import Estimate, estimate
 from experiments.figures import panels
 from experiments.figures.settings import by_base, curves_by_setting, looks_by_setting, setting_label
 from experiments.figures.style import MUTED, draw
+from experiments.judge.statistics import Estimate, estimate
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.measure import LONGER
 from experiments.studies.length.figures import STUDY as LENGTH

@@ -15,8 +15,8 @@ from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
 from experiments.studies.length.measure import ends_with_its_context, measure_lengths
 from experiments.studies.tables import RUN, Table
-from experiments.training.objectives import NextToken
-from experiments.training.steps import autocast
+from experiments.train.objectives import NextToken
+from experiments.train.steps import autocast
 from linear_rope.model import CausalLM
 
 WINDOWS = 32

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.analysis.statistics import finished_values
 from experiments.figures.curves import curve_figure, gain_figure, gains, plotted, smoothing
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import draw
+from experiments.judge.statistics import finished_values
 from experiments.records.schema import Comparison
 from experiments.studies.convergence.overview import overview_figure, overview_variants
 from experiments.studies.decay.figures import attention_figures

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimates
 from experiments.figures.curves import finished_seeds, plotted, shown_floors
 from experiments.figures.panels import head
 from experiments.figures.style import MUTED, label, variant_colour
+from experiments.judge.statistics import estimates
 from experiments.records.schema import Comparison, VariantRecord
 
 SOFTMAX = ("softmax-none", "softmax-rope")

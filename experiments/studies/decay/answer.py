@@ -1,6 +1,6 @@
 """The answer of the decay study."""
 
-from experiments.analysis.verdicts import SUPPORTED
+from experiments.judge.verdicts import SUPPORTED
 from experiments.report.answer import Findings
 from experiments.report.answer import answer as of_any
 from experiments.studies.decay.measure import SCORES

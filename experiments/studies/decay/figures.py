@@ -10,7 +10,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimates
 from experiments.figures import panels
 from experiments.figures.settings import COLUMNS, by_base, looks_by_setting, setting_label
 from experiments.figures.style import (
@@ -22,6 +21,7 @@ from experiments.figures.style import (
     legend_label,
     variant_style,
 )
+from experiments.judge.statistics import estimates
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
 from experiments.studies.decay.rows import uniform_weight

@@ -10,13 +10,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.statistics import estimates
 from experiments.config import Config
+from experiments.judge.statistics import estimates
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table, whole_means
-from experiments.training.objectives import NextByte, NextToken, Objective, evenly_spaced
-from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
+from experiments.train.objectives import NextByte, NextToken, Objective, evenly_spaced
+from experiments.train.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 from linear_rope.positions.rotary import rope_frequencies

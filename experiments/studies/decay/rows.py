@@ -8,7 +8,7 @@ import pandas as pd
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.decay.measure import ATTENTION
-from experiments.training.masked import MaskedToken
+from experiments.train.masked import MaskedToken
 
 UNIFORM = "uniform attention"
 

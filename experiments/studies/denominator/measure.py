@@ -10,13 +10,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.runs import NotRecorded, RunRecord, Runs
-from experiments.analysis.samples import ReadSample, Sample, per_seed
+from experiments.judge.runs import NotRecorded, RunRecord, Runs
+from experiments.judge.samples import ReadSample, Sample, per_seed
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import Table
-from experiments.training.objectives import NextToken
-from experiments.training.steps import DIVERGED
+from experiments.train.objectives import NextToken
+from experiments.train.steps import DIVERGED
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
 

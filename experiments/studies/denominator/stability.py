@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from experiments.analysis.statistics import estimate, run_states
+from experiments.judge.statistics import estimate, run_states
 from experiments.show.rows import Rows
 from experiments.studies.denominator.measure import BEFORE, spike_share
 

@@ -1,6 +1,6 @@
 """The answer of the features study."""
 
-from experiments.analysis.verdicts import SUPPORTED
+from experiments.judge.verdicts import SUPPORTED
 from experiments.report.answer import Findings
 from experiments.studies.features.measure import RANDOM
 

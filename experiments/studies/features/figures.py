@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from experiments.analysis.statistics import estimates
 from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals
 from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
+from experiments.judge.statistics import estimates
 from experiments.records.schema import Comparison
 from experiments.studies.features.measure import RANDOM, TRAINED
 from experiments.study import Entries, read_study

@@ -19,7 +19,7 @@ from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.studies.tables import RUN, Table, whole_means
-from experiments.training.objectives import NextToken
+from experiments.train.objectives import NextToken
 from linear_rope.attention.multi_head import RoPEAttention
 
 Part = Literal["curves", "figure 4", "few features"]

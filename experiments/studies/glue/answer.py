@@ -1,7 +1,7 @@
 """The answer of the study of GLUE, for one task."""
 
-from experiments.analysis.statistics import Estimate
-from experiments.analysis.verdicts import NOT_RUN
+from experiments.judge.statistics import Estimate
+from experiments.judge.verdicts import NOT_RUN
 from experiments.report.answer import Findings, best
 from experiments.show.words import listed
 

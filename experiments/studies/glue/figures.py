@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.analysis.statistics import finished_values
 from experiments.figures.curves import curve_figure
 from experiments.figures.settings import final_by_setting
 from experiments.figures.style import draw
+from experiments.judge.statistics import finished_values
 from experiments.records.schema import Comparison
 from experiments.studies.answers import samples
 from experiments.studies.glue.answer import BERT

@@ -5,8 +5,8 @@ from pathlib import Path
 from experiments.records.schema import Comparison
 from experiments.studies.answers import SHOWN as SHOWN
 from experiments.studies.answers import collect_answers
-from experiments.training.classification import Classification
-from experiments.training.objectives import Objective
+from experiments.train.classification import Classification
+from experiments.train.objectives import Objective
 
 
 def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import Estimate, summarise
 from experiments.data.registry import DATA_SETS
+from experiments.judge.curves import read_curves
+from experiments.judge.statistics import Estimate, summarise
 from experiments.records.record import read_comparison
 from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison, Floor
 from experiments.report.answer import Findings

@@ -1,6 +1,6 @@
 """The answer of the length study."""
 
-from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED
+from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED
 from experiments.report.answer import Findings
 from experiments.report.answer import answer as of_any
 from experiments.show.words import listed

@@ -11,8 +11,8 @@ from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
-from experiments.training.objectives import NextByte, NextToken, evenly_spaced
-from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
+from experiments.train.objectives import NextByte, NextToken, evenly_spaced
+from experiments.train.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.variants import PEER, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.model import CausalLM

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from experiments.analysis.statistics import Estimate
+from experiments.judge.statistics import Estimate
 from experiments.records.schema import VariantRecord
 from experiments.report.answer import Findings
 from experiments.show.words import in_words, listed

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimates, finished_values
 from experiments.figures.curves import finished_seeds, plotted, smoothed, smoothing
 from experiments.figures.panels import (
     doubling_axis,
@@ -23,6 +22,7 @@ from experiments.figures.panels import (
 )
 from experiments.figures.settings import LOOKS
 from experiments.figures.style import draw, legend_label, variant_style
+from experiments.judge.statistics import estimates, finished_values
 from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison
 from experiments.studies.answers import samples
 from experiments.studies.long_documents.measure import COSTS, ROUNDS, line_of, lines_of, named

@@ -17,12 +17,12 @@ from experiments.studies.answers import SHOWN as SHOWN
 from experiments.studies.answers import collect_answers
 from experiments.studies.speed import benchmark
 from experiments.studies.tables import Table
-from experiments.training.classification import Classification, ClassifierModel
-from experiments.training.models import build_model
-from experiments.training.objectives import Objective
-from experiments.training.steps import autocast
-from experiments.training.text_tokens import SPECIAL
-from experiments.training.trained_models import measuring_device
+from experiments.train.classification import Classification, ClassifierModel
+from experiments.train.models import build_model
+from experiments.train.objectives import Objective
+from experiments.train.steps import autocast
+from experiments.train.text_tokens import SPECIAL
+from experiments.train.trained_models import measuring_device
 from experiments.variants import get_variant
 
 ROUNDS = 7

@@ -7,14 +7,14 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Sample, paired, per_seed
 from experiments.config import Config
+from experiments.judge.runs import Runs
+from experiments.judge.samples import ReadSample, Sample, paired, per_seed
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
-from experiments.training.loop import evaluate
-from experiments.training.objectives import NextToken
+from experiments.train.loop import evaluate
+from experiments.train.objectives import NextToken
 from linear_rope.features import FavorPlus
 from linear_rope.model import CausalLM
 

@@ -35,7 +35,7 @@ from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, Directions
 from experiments.studies.tables import Table
-from experiments.training.objectives import NextToken
+from experiments.train.objectives import NextToken
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import expected_rope_mask
 from linear_rope.features import Features

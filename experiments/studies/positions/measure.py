@@ -13,12 +13,12 @@ from experiments.studies.length.measure import loss as loss
 from experiments.studies.length.measure import measure_lengths
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.studies.tables import Table
-from experiments.training.loop import on_device
-from experiments.training.models import build_model
-from experiments.training.objectives import NextToken
-from experiments.training.optimizers import make_optimizer
-from experiments.training.steps import training_step
-from experiments.training.trained_models import measuring_device
+from experiments.train.loop import on_device
+from experiments.train.models import build_model
+from experiments.train.objectives import NextToken
+from experiments.train.optimizers import make_optimizer
+from experiments.train.steps import training_step
+from experiments.train.trained_models import measuring_device
 from experiments.variants import get_variant
 
 LONGEST = 4

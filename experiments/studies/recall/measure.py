@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Literal
 
-from experiments.analysis.samples import ReadSample, paired_answers, per_seed, with_all_variants
 from experiments.data.generated import TEST_SEQUENCES
 from experiments.data.registry import CATALOG
+from experiments.judge.samples import ReadSample, paired_answers, per_seed, with_all_variants
 from experiments.records.schema import Comparison
-from experiments.training.objectives import NextToken
+from experiments.train.objectives import NextToken
 
 METRIC = "test_accuracy"
 LEARNT = 0.95

@@ -6,14 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import Estimate, estimate, finished_values
 from experiments.config import Config
+from experiments.judge.curves import read_curves
+from experiments.judge.statistics import Estimate, estimate, finished_values
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.study import Entries, read_study
-from experiments.training.objectives import Objective
+from experiments.train.objectives import Objective
 
 STUDY = read_study(Path(__file__).parent)
 PAIRS = (

@@ -31,7 +31,7 @@ from experiments.studies.speed.study import (
     SpeedConfig,
     after,
 )
-from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
+from experiments.train.models import LanguageModel, build_model, check_parameters_match, count_parameters
 from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention.growing import shortened

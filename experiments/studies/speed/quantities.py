@@ -7,7 +7,7 @@ from functools import wraps
 
 import numpy as np
 
-from experiments.analysis.claims import ReadSample, Sample
+from experiments.judge.claims import ReadSample, Sample
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import Case, Results
 from experiments.studies.speed.study import AFTER, BACKWARD, OURS, STEP, TOKEN, after

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Sample, per_seed
-from experiments.analysis.statistics import Estimate, estimate
 from experiments.config import recorded_steps
+from experiments.judge.runs import Runs
+from experiments.judge.samples import ReadSample, Sample, per_seed
+from experiments.judge.statistics import Estimate, estimate
 from experiments.records.schema import Comparison
 
 MILLION = 1e6

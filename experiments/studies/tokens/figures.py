@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimates
 from experiments.figures import panels
 from experiments.figures.settings import LOOKS, by_base, looks_by_setting, setting_label
 from experiments.figures.style import MUTED, draw
+from experiments.judge.statistics import estimates
 from experiments.records.schema import Comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import attention_figures

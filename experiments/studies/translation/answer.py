@@ -1,6 +1,6 @@
 """The answer of the study of translation."""
 
-from experiments.analysis.statistics import Estimate, estimate
+from experiments.judge.statistics import Estimate, estimate
 from experiments.report.answer import Findings
 from experiments.show.words import in_words
 from experiments.studies.translation.measure import SCORES

@@ -6,18 +6,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimate, finished_values
 from experiments.figures.curves import curve_figure
 from experiments.figures.dots import Rows, final_figure, throughput_figure
 from experiments.figures.panels import mean_with_interval
 from experiments.figures.style import draw, variant_style
+from experiments.judge.statistics import estimate, finished_values
 from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.studies.answers import spread
 from experiments.studies.convergence.figures import STUDY as CONVERGENCE
 from experiments.studies.translation.answer import shown
 from experiments.studies.translation.measure import PUBLISHED, SCORES, SHOWN, TRANSLATIONS
 from experiments.study import Entries, read_study
-from experiments.training.translation import AS_IT_IS
+from experiments.train.translation import AS_IT_IS
 
 STUDY = read_study(Path(__file__).parent)
 BELOW = 0.24

@@ -8,20 +8,20 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Undefined, by_seed
 from experiments.config import Config
+from experiments.judge.runs import Runs
+from experiments.judge.samples import ReadSample, Undefined, by_seed
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
 from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.studies.answers import spread
 from experiments.studies.tables import RUN, Table
-from experiments.training.objectives import Objective
-from experiments.training.trained_models import finished_runs, trained_models
-from experiments.training.translation import AS_IT_IS, Translation, Translator, corpus_bleu, load_average
-from experiments.training.translation import BEAMS as BEAMS
-from experiments.training.translation import LENGTH_PENALTY as LENGTH_PENALTY
-from experiments.training.weights import as_tensors
+from experiments.train.objectives import Objective
+from experiments.train.trained_models import finished_runs, trained_models
+from experiments.train.translation import AS_IT_IS, Translation, Translator, corpus_bleu, load_average
+from experiments.train.translation import BEAMS as BEAMS
+from experiments.train.translation import LENGTH_PENALTY as LENGTH_PENALTY
+from experiments.train.weights import as_tensors
 
 AVERAGED = 5
 """checkpoints, in every preset (Vaswani et al. 2017, section 6.1)"""

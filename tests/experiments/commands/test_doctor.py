@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from experiments import console
-from experiments.analysis.references import command
 from experiments.commands.catalogue import list_data
 from experiments.commands.doctor import REQUIREMENTS, doctor
 from experiments.data.registry import DATA_SETS
+from experiments.judge.references import command
 from experiments.options import DataOptions, DoctorOptions
 from linear_rope import kernels
 

@@ -19,7 +19,7 @@ from experiments.records.files import write_json
 from experiments.records.record import is_finished, packed_statuses, run_directory, run_status
 from experiments.report.evidence import read_evidence
 from experiments.studies.registry import STUDIES
-from experiments.training.checkpoint import checkpoint_path, read_checkpoint
+from experiments.train.checkpoint import checkpoint_path, read_checkpoint
 
 parquet = pytest.importorskip("pyarrow.parquet", reason='pyarrow is not installed: pip install -e ".[packed]"')
 

@@ -21,7 +21,7 @@ from experiments.options import RunOptions, parse
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.convergence.figures import STUDY
-from experiments.training.objectives import NextByte
+from experiments.train.objectives import NextByte
 from linear_rope import kernels
 from tests.made_up import metrics_rows
 

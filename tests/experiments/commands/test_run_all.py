@@ -4,10 +4,10 @@ import shlex
 
 import pytest
 
-from experiments.analysis.references import REFERENCES, command
 from experiments.cli import main
 from experiments.commands.run_all import run_all
 from experiments.errors import RunFailed
+from experiments.judge.references import REFERENCES, command
 from experiments.options import RunOptions, parse
 from experiments.presets import get_preset, size_of
 from experiments.studies.registry import STUDIES

@@ -17,7 +17,7 @@ from experiments.records.record import read_comparison, run_directory, run_statu
 from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.benchmark.costs import Costs
 from experiments.studies.benchmark.definition import read_benchmark
-from experiments.training.tuning import parse_rates, trial_name
+from experiments.train.tuning import parse_rates, trial_name
 from experiments.variants import without_rate
 from tests.made_up import make_record, undrawn
 

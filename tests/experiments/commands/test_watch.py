@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.analysis.progress import Follower
 from experiments.cli import main
 from experiments.commands.watch import frame
+from experiments.judge.progress import Follower
 from experiments.records.record import run_rows
 
 PROJECT = Path(__file__).parents[3]
@@ -100,7 +100,7 @@ def test_only_what_was_written_is_read_again(root, monkeypatch):
     put_rows(root, "softmax-none", 0, [(20, 10.0), (80, 40.0)])
     read = []
     monkeypatch.setattr(
-        "experiments.analysis.progress.run_rows",
+        "experiments.judge.progress.run_rows",
         lambda *run: read.append(run[1:]) or run_rows(*run),
     )
     after = follower.look(NOW)

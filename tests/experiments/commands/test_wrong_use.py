@@ -11,7 +11,7 @@ from experiments.cli import main
 from experiments.commands import catalogue, run_training
 from experiments.config import LIMITS, Config
 from experiments.records.store import check_directory, make_directory
-from experiments.training.models import check_memory
+from experiments.train.models import check_memory
 from linear_rope import registry
 
 

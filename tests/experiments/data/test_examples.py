@@ -15,7 +15,7 @@ from experiments.data.corpus import DataSet, text_of
 from experiments.data.examples import COLUMNS, cut, examples_of, mixed
 from experiments.data.registry import DATA_SETS, load_corpus, load_data
 from experiments.records.schema import DataRecord
-from experiments.training.chosen_objective import make_objective
+from experiments.train.chosen_objective import make_objective
 
 
 def table(columns, *rows):

@@ -13,10 +13,10 @@ from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.generated import FILLER, GROUPS, MARK, POWER, SEPARATOR, AssociativeRecall, Copying, Induction
 from experiments.data.registry import load_corpus
-from experiments.training import loop as train
-from experiments.training import steps
-from experiments.training.chosen_objective import make_objective
-from experiments.training.objectives import GeneratedSequences
+from experiments.train import loop as train
+from experiments.train import steps
+from experiments.train.chosen_objective import make_objective
+from experiments.train.objectives import GeneratedSequences
 
 SIZES = {f"recall-{length}": length for length in (64, 128, 256, 512)} | {"copying-32": 64, "copying-128": 256}
 SIZES |= {f"{group}-64": 64 for group in GROUPS} | {"recall-256-full": 256, "induction-64": 64}

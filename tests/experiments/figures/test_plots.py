@@ -9,8 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import run_values, summarise
 from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import (
@@ -20,6 +18,8 @@ from experiments.figures.style import (
     style,
     variant_style,
 )
+from experiments.judge.curves import read_curves
+from experiments.judge.statistics import run_values, summarise
 from experiments.records.record import read_comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import (

@@ -1,10 +1,10 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
 from experiments.figures import style
 from experiments.figures.settings import by_base, curves_by_setting, setting_label
+from experiments.judge.curves import read_curves
+from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
 from tests.made_up import make_record
 

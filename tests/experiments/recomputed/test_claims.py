@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy import stats
 
-from experiments.analysis.claims import claims_of
+from experiments.judge.claims import claims_of
 from experiments.studies.convergence.figures import STUDY
 
 from .conftest import REFERENCE, Records, student_t

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.references import declared_claims
-from experiments.analysis.verdicts import NOT_RUN, evaluate
+from experiments.judge.claims import claims_of
+from experiments.judge.curves import read_curves
+from experiments.judge.references import declared_claims
+from experiments.judge.verdicts import NOT_RUN, evaluate
 from experiments.records.csv_files import read_table, to_csv
 from experiments.records.record import read_comparison
 from experiments.studies.registry import STUDIES

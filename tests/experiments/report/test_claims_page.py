@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.references import REFERENCES, command, declared_claims
-from experiments.analysis.verdicts import RULE
 from experiments.cli import main
+from experiments.judge.claims import claims_of
+from experiments.judge.references import REFERENCES, command, declared_claims
+from experiments.judge.verdicts import RULE
 from experiments.report.claims_page import page, read_sections, table
 from experiments.report.report import write_report
 from experiments.studies.registry import STUDIES

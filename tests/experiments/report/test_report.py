@@ -12,10 +12,10 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.figures.style import FigureEntry, TableEntry, save_figure
+from experiments.judge.curves import read_curves
+from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
 from experiments.report.report import result_table, write_report
 from experiments.report.tables import main_table

@@ -22,7 +22,7 @@ from experiments.records.schema import Status
 from experiments.run.job import train_directory
 from experiments.run.loop import UNRECORDED, how_it_ended
 from experiments.run.registry import LAUNCHERS
-from experiments.training.models import LanguageModel, build_model
+from experiments.train.models import LanguageModel, build_model
 from experiments.variants import get_variant
 from tests.made_up import repeated_rows, undrawn
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.analysis.statistics import Estimate
-from experiments.analysis.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
+from experiments.judge.statistics import Estimate
+from experiments.judge.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
 from experiments.show.keys import Quantity, Sentence, Shown
 from experiments.show.words import headline, verdict, with_interval
 from experiments.studies.registry import STUDIES

@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.references import declared_claims
-from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import evaluate
+from experiments.judge.claims import claims_of
+from experiments.judge.curves import read_curves
+from experiments.judge.references import declared_claims
+from experiments.judge.statistics import summarise
+from experiments.judge.verdicts import evaluate
 from experiments.records.record import read_comparison
 from experiments.show.entries import entries_of
 from experiments.show.keys import shown_of

@@ -19,8 +19,8 @@ from experiments.studies.benchmark import definition, measure
 from experiments.studies.benchmark.costs import costs, state_numbers
 from experiments.studies.benchmark.definition import read_benchmark, smallest_difference
 from experiments.studies.benchmark.figures import figures, longer_table
-from experiments.training.chosen_objective import make_objective
-from experiments.training.models import LanguageModel, build_model, check_parameters_match
+from experiments.train.chosen_objective import make_objective
+from experiments.train.models import LanguageModel, build_model, check_parameters_match
 from experiments.variants import check_variants_differ, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record

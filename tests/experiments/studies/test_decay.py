@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.statistics import estimates, summarise
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.figures.style import style
+from experiments.judge.statistics import estimates, summarise
 from experiments.report.answer import Findings
 from experiments.studies.decay import measure as decay
 from experiments.studies.decay.answer import answer
@@ -40,8 +40,8 @@ from experiments.studies.decay.measure import (
     mask_table,
     scores_table,
 )
-from experiments.training.chosen_objective import make_objective
-from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
+from experiments.train.chosen_objective import make_objective
+from experiments.train.position_loss import bins, by_bin, losses_by_position, overlapping
 from tests.made_up import make_record
 
 from .conftest import judged, opened, write

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.runs import Runs
 from experiments.figures import style as plots
+from experiments.judge.claims import claims_of
+from experiments.judge.runs import Runs
 from experiments.records.files import write_json
 from experiments.studies.features.figures import STUDY, figures
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, errors, expected_kernel_error, scores

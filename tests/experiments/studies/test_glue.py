@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from experiments import load
-from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.data.registry import load_data
+from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
 from experiments.report.answer import Findings
 from experiments.studies.answers import ANSWERS

@@ -7,17 +7,17 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.statistics import summarise
 from experiments.config import Config
 from experiments.data.registry import load_corpus
+from experiments.judge.statistics import summarise
 from experiments.report.answer import Findings
 from experiments.studies import tables
 from experiments.studies.length import measure as length
 from experiments.studies.length.answer import answer
 from experiments.studies.length.figures import STUDY, figures
-from experiments.training.chosen_objective import make_objective
-from experiments.training.models import build_model
-from experiments.training.position_loss import bins, recut
+from experiments.train.chosen_objective import make_objective
+from experiments.train.models import build_model
+from experiments.train.position_loss import bins, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record

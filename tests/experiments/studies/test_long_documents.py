@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from experiments import load
-from experiments.analysis.statistics import finished_values, summarise
-from experiments.analysis.verdicts import size
 from experiments.cli import main
 from experiments.config import Config
 from experiments.data.registry import load_data
+from experiments.judge.statistics import finished_values, summarise
+from experiments.judge.verdicts import size
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison
 from experiments.report.answer import Findings
@@ -25,7 +25,7 @@ from experiments.studies.long_documents import measure as measured
 from experiments.studies.long_documents.answer import answer
 from experiments.studies.long_documents.figures import accuracy_table, by_length, cost_table, figures, told
 from experiments.studies.registry import STUDIES
-from experiments.training.chosen_objective import make_objective
+from experiments.train.chosen_objective import make_objective
 from tests.made_up import DATA, make_record, metrics_rows
 
 from .conftest import drawn, judged, opened, verdicts, write

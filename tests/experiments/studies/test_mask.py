@@ -10,7 +10,7 @@ from experiments.config import Config
 from experiments.studies import tables
 from experiments.studies.mask import measure as mask
 from experiments.studies.registry import STUDIES
-from experiments.training.models import build_model
+from experiments.train.models import build_model
 from experiments.variants import get_variant
 from tests.made_up import make_record
 

@@ -8,7 +8,7 @@ from experiments.studies.length.measure import AS_TRAINED, LOSSES
 from experiments.studies.positions import measure as positions
 from experiments.studies.positions.rows import costs, rises
 from experiments.studies.registry import STUDIES
-from experiments.training.models import build_model
+from experiments.train.models import build_model
 from experiments.variants import get_variant
 from tests.made_up import make_record
 
@@ -55,7 +55,7 @@ def made_up(make_comparison, tmp_path):
 
 
 def positions_of(length):
-    from experiments.training.position_loss import bins
+    from experiments.train.position_loss import bins
 
     return bins(length)
 

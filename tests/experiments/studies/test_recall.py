@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.analysis.curves import read_curves
 from experiments.cli import main
+from experiments.judge.curves import read_curves
 from experiments.records.record import read_comparison
 from experiments.show.keys import shown_of
 from experiments.show.rows import summary

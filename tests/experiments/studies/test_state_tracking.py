@@ -12,7 +12,7 @@ from experiments.data.registry import load_corpus
 from experiments.studies import tables
 from experiments.studies.registry import STUDIES
 from experiments.studies.state_tracking import measure as tracking
-from experiments.training.chosen_objective import make_objective
+from experiments.train.chosen_objective import make_objective
 from tests.made_up import make_record
 
 from .conftest import drawn, headline_of, opened, verdicts, write

@@ -6,9 +6,9 @@ from experiments.config import Config
 from experiments.records.csv_files import number
 from experiments.records.record import read_comparison
 from experiments.studies.tables import RUN, Table
-from experiments.training.checkpoint import save_checkpoint
-from experiments.training.models import build_model
-from experiments.training.optimizers import make_optimizer
+from experiments.train.checkpoint import save_checkpoint
+from experiments.train.models import build_model
+from experiments.train.optimizers import make_optimizer
 from experiments.variants import get_variant
 
 NORMS = Table("norms", RUN, {"norm": number(0)})

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.figures.style import style
+from experiments.judge.statistics import summarise
 from experiments.report.answer import Findings
 from experiments.studies.registry import STUDIES
 from experiments.studies.tokens.answer import answer

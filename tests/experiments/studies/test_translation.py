@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from experiments import load
-from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.config import Config
+from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
 from experiments.report.answer import Findings
 from experiments.studies.registry import STUDIES

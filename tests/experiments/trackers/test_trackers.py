@@ -25,7 +25,7 @@ from experiments.run.plan import Training, prepare_runs
 from experiments.trackers import registry
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.trackers.tracker import TrackedRun
-from experiments.training.checkpoint import checkpoint_path
+from experiments.train.checkpoint import checkpoint_path
 
 PROJECT = Path(__file__).parents[3]
 RUN = Run("elu+1-rope-after", 0)
@@ -35,7 +35,7 @@ CONFIG = dataclasses.replace(
 TRAIN = """
 import sys
 from experiments.run.job import read_job, train_job
-from experiments.training.loop import RunStopped
+from experiments.train.loop import RunStopped
 
 job, done = read_job(sys.argv[1])[0], []
 def should_stop():

@@ -1,0 +1,307 @@
+"""The numbers of a comparison: one value per finished run, then mean and interval per variant.
+
+Seeds are the sample. Everything that compares two variants is paired by seed, because both variants saw the same
+batches and started from the same shared weights. Intervals are two-sided 95 % Student's t intervals of the mean. Below
+three seeds there is none: it says nothing, and percentile bootstraps of so few values cover too little.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite, nan
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from experiments.judge.curves import read_curves
+from experiments.records.record import packed_speeds, planned_runs, run_status
+from experiments.records.schema import NEXT_BYTE, Comparison, VariantRecord
+
+SMALLEST_SAMPLE = 3
+LOSS = NEXT_BYTE.metric
+UNITS = {
+    "steps_to_baseline": "steps",
+    "tokens_to_baseline": "tokens",
+    "tokens_per_second": "tokens per second",
+}
+"""of the metrics that every comparison has besides the compared ones and the exact ones"""
+EXACT = ("parameters", "position_parameters")
+SUMMARY_COLUMNS = [
+    *("variant", "metric", "unit", "n", "mean", "low", "high", "std"),
+    *("seeds", "reached", "planned", "failed", "unfinished", "reasons", "beats"),
+]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean of ``n`` values; ``std`` needs two of them, the interval from ``low`` to ``high`` three; else NaN."""
+
+    n: int
+    mean: float = nan
+    low: float = nan
+    high: float = nan
+    std: float = nan
+
+    @property
+    def has_interval(self) -> bool:
+        return isfinite(self.low)
+
+
+class Spread(NamedTuple):
+    """An estimated standard deviation, and its number of degrees of freedom."""
+
+    std: float
+    degrees: int
+
+
+def spreads_of(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> list[Spread]:
+    """The spreads that two or more values are judged by: their own, no less than ``smallest_std``, and a pooled one."""
+    own = Spread(max(float(np.std(values, ddof=1)), smallest_std), len(values) - 1)
+    return [own] if pooled is None else [own, Spread(max(pooled.std, smallest_std), pooled.degrees)]
+
+
+def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread:
+    """The spread within groups, taken together: √(Σ (x - mean of its group)² / Σ (n - 1)); NaN where all have n = 1."""
+    larger = [values for values in groups if len(values) > 1]
+    degrees = sum(len(values) - 1 for values in larger)
+    squares = sum(float(np.var(values, ddof=1)) * (len(values) - 1) for values in larger)
+    return Spread((squares / degrees) ** 0.5 if degrees else nan, degrees)
+
+
+def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> Estimate:
+    """Mean of the values with its Student's t interval: mean ± t(0.975, degrees) · std / √n.
+
+    Of two spreads (``spreads_of``) the one with the wider interval counts.
+    """
+    n = len(values)
+    if n == 0:
+        return Estimate(0)
+    mean = float(np.mean(values))
+    if n == 1:
+        return Estimate(1, mean)
+    spreads = spreads_of(values, smallest_std, pooled)
+    if n < SMALLEST_SAMPLE:
+        return Estimate(n, mean, std=max(spreads).std)
+    width, std = max((float(stats.t.ppf(0.975, degrees)) * std, std) for std, degrees in spreads)
+    half = width / n**0.5
+    return Estimate(n, mean, mean - half, mean + half, std)
+
+
+def estimates(table: pd.DataFrame, by: str | list[str], column: str) -> pd.DataFrame:
+    """``estimate`` of a column by group: a row each, its columns n, mean, low, high and std."""
+    found = {key: asdict(estimate(list(values))) for key, values in table.groupby(by)[column]}
+    return pd.DataFrame(found, index=["n", "mean", "low", "high", "std"]).T.rename_axis(by)
+
+
+def first_at_or_below(curve: "pd.Series[float]", target: float) -> float:
+    """The first index (a step) at which the curve is at or below the target; NaN if it never is."""
+    return float(curve[curve <= target].index.min())
+
+
+def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
+    """Every run that is planned with its ``state`` and ``reason``.
+
+    The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
+    counts as done only with its test figure on record.
+    """
+    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
+    tested = set(zip(tests["variant"], tests["seed"], strict=True))
+    unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
+    rows = []
+    for variant, seed in planned_runs(root, comparison):
+        status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
+        state, reason = str(status.state), status.reason
+        if state == "done" and (variant, seed) not in tested:
+            state, reason = "unfinished", "its status is done, but no test figure is on record"
+        rows.append((variant, seed, state, reason or ""))
+    return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
+
+
+def finished_values(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
+    """``run_values`` of the runs that are done."""
+    states = run_states(root, comparison, curves)
+    done = states[states["state"] == "done"]
+    finished = set(zip(done["variant"], done["seed"], strict=True))
+    return run_values(curves, comparison, finished, packed_speeds(root, comparison))
+
+
+def run_values(
+    curves: pd.DataFrame,
+    comparison: Comparison,
+    finished: set[tuple[str, int]],
+    speeds: Mapping[tuple[str, int], float] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """One row per value of a finished run: variant, metric, seed, value.
+
+    ``speeds`` are the tokens per second of runs of which not all records of training are there.
+
+    ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
+    seed; the value is NaN where the run never reached the baseline's final validation figure.
+    """
+    by_run = curves.set_index(["variant", "seed"])
+    curves = by_run[by_run.index.isin(finished)].reset_index().sort_values("step", kind="stable")
+    units = compared(comparison, curves)
+    # Of many layers' statistics, say, there is nothing to summarise.
+    wanted = curves[curves["metric"].isin([*units, "tokens_per_second"])]
+    grouped: Any = wanted.groupby(["split", "metric", "variant", "seed"])
+    recorded = {place: rows.set_index("step")["value"] for place, rows in grouped}
+    # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
+    main = next(iter(units))
+    sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
+
+    def by_seed(split: str, metric: str, variant: str) -> "dict[int, pd.Series[float]]":
+        places = {seed: (split, metric, variant, seed) for seed in comparison.seeds}
+        return {seed: recorded[place] for seed, place in places.items() if place in recorded}
+
+    def ends(split: str, metric: str, variant: str) -> dict[int, float]:
+        return {seed: curve.iloc[-1] for seed, curve in by_seed(split, metric, variant).items()}
+
+    def validated(metric: str, variant: str) -> dict[int, float]:
+        """On the validation split, of the weights that are tested."""
+        curves = by_seed("validation", metric, variant)
+        if comparison.config.get("tested") != "best":
+            return {seed: curve.iloc[-1] for seed, curve in curves.items()}
+        judged = by_seed("validation", comparison.objective.metric, variant)
+        is_lower = comparison.objective.better == "lower"
+        tested: dict[int, Any] = {
+            seed: (later.idxmin() if is_lower else later.idxmax())
+            for seed, curve in judged.items()
+            if len(later := curve[curve.index > 0])
+        }
+        return {seed: curve[tested[seed]] for seed, curve in curves.items() if tested.get(seed) in curve.index}
+
+    rows: list[tuple[str, str, int, float]] = []
+    for variant in comparison.variants:
+        name = variant.name
+        values: dict[str, dict[int, float]] = {}
+        for metric in units:
+            values[f"test_{metric}"] = mine = ends("test", metric, name)
+            values[f"validation_{metric}"] = validated(metric, name)
+            for contrast, other in contrasts(variant, comparison, metric):
+                theirs = ends("test", metric, other)
+                values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
+        targets = validated(main, comparison.baseline_of(variant))
+        values["steps_to_baseline"] = steps = {
+            seed: first_at_or_below(sign * curve, sign * targets[seed])
+            for seed, curve in by_seed("validation", main, name).items()
+            if seed in targets
+        }
+        per_step = int(comparison.config["batch_size"]) * comparison.context_of(variant)
+        values["tokens_to_baseline"] = {seed: step * per_step for seed, step in steps.items()}
+        rates = by_seed("train", "tokens_per_second", name)
+        values["tokens_per_second"] = {
+            seed: speeds.get((name, seed), float(curve.median())) for seed, curve in rates.items()
+        }
+        rows += [
+            (name, metric, seed, float(value))
+            for metric, of_seed in values.items()
+            for seed, value in sorted(of_seed.items())
+        ]
+    return pd.DataFrame.from_records(rows, columns=["variant", "metric", "seed", "value"])
+
+
+def compared(comparison: Comparison, curves: pd.DataFrame) -> dict[str, str]:
+    """The metrics that are summarised, with their units: the loss where it is recorded, and the primary one."""
+    primary = comparison.objective
+    recorded = primary.metric == LOSS or bool((curves["metric"] == LOSS).any())
+    return ({LOSS: NEXT_BYTE.unit} if recorded else {}) | {primary.metric: primary.unit}
+
+
+def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> list[tuple[str, str]]:
+    """The paired differences of a metric that are reported for a variant, as (name, variant subtracted).
+
+    Every variant against its baseline (``Comparison.baseline_of``), and RoPE after the map against RoPE before it,
+    where both variants were run. Those two have the same settings, but for a learning rate that was found for each
+    variant by tuning.
+    """
+
+    def settings(variant: VariantRecord) -> dict[str, Any]:
+        fixed = "@learning_rate=" in variant.name
+        return {name: value for name, value in variant.settings.items() if fixed or name != "learning_rate"}
+
+    others = {other.name: other for other in comparison.variants if other.name != variant.name}
+    found = []
+    if (baseline := comparison.baseline_of(variant)) in others:
+        found.append((f"test_{metric}_minus_baseline", baseline))
+    if variant.position == "rope-after":
+        found += [
+            (f"test_{metric}_minus_rope_before", name)
+            for name, other in others.items()
+            if (other.kernel, other.position) == (variant.kernel, "rope-before")
+            and settings(other) == settings(variant)
+        ]
+    return found
+
+
+def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The table of summary.csv: one row per variant and metric.
+
+    ``n`` counts finished runs only (for paired metrics: seeds finished in both variants) and ``seeds`` names them.
+    ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the variant's other runs. ``reached`` is
+    set for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given
+    only when all did, because the mean of those that happened to would flatter the variant. ``beats`` is set for test
+    metrics with floors: see ``beaten``.
+    """
+    curves = read_curves(root, comparison) if curves is None else curves
+    states = run_states(root, comparison, curves)
+    values = finished_values(root, comparison, curves)
+    metrics = compared(comparison, curves)
+    rows = []
+    for variant in comparison.variants:
+        mine = values[values["variant"] == variant.name]
+        runs = states[states["variant"] == variant.name]
+        others = runs[runs["state"] != "done"]
+        failed = int((others["state"] == "failed").sum())
+        counts = {"planned": len(runs), "failed": failed, "unfinished": len(others) - failed}
+        told = {"variant": variant.name, "reasons": _reasons(others)} | counts
+        units = {
+            name: unit
+            for metric, unit in metrics.items()
+            for name in (
+                *(f"test_{metric}", f"validation_{metric}"),
+                *(contrast for contrast, _ in contrasts(variant, comparison, metric)),
+            )
+        }
+        for metric, unit in (units | UNITS).items():
+            row = _row(mine[mine["metric"] == metric], metric)
+            if metric.startswith("test_"):
+                row["beats"] = beaten(comparison, metric.removeprefix("test_"), row)
+            rows.append(told | {"metric": metric, "unit": unit} | row)
+        for metric in EXACT:
+            rows.append(told | {"metric": metric, "unit": "parameters", "n": 1, "mean": getattr(variant, metric)})
+    columns = [name for name in SUMMARY_COLUMNS if name != "beats" or comparison.every_floor]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.astype({"reached": "Int64"}).fillna({"seeds": "", "beats": ""})
+
+
+def beaten(comparison: Comparison, metric: str, found: Mapping[str, Any]) -> str:
+    """The best floor on equal ground that a mean is clearly better than: by its interval if it has one.
+
+    "nothing" if it is better than none; empty where there are no floors, or no run is finished.
+    """
+    if comparison.best_floor(metric) is None or not found["n"]:
+        return ""
+    ends = [found["low"], found["high"]] if isfinite(found["low"]) else [found["mean"]]
+    floor = comparison.beaten(metric, ends)
+    return floor.name if floor else "nothing"
+
+
+def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """The statistics of one variant's values of one metric, as columns of the summary."""
+    row: dict[str, Any] = {"n": len(sample), "seeds": " ".join(str(seed) for seed in sample["seed"])}
+    reached = sample["value"].dropna()
+    if metric.endswith("_to_baseline"):
+        row["reached"] = len(reached)
+    if len(reached) == len(sample):
+        row |= asdict(estimate(reached.tolist()))
+    return row
+
+
+def _reasons(runs: pd.DataFrame) -> str:
+    """What became of these runs, equal reasons told once."""
+    told = runs["reason"].where(runs["reason"] != "", runs["state"])
+    seeds: Any = runs["seed"].astype(str).groupby(told, sort=False)
+    return "; ".join(f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {reason}" for reason, which in seeds)

@@ -1,0 +1,181 @@
+"""Checkpoints: written whole or not at all.
+
+``<run>/checkpoint/step<k>/`` holds ``model.safetensors``, ``optimizer.pt`` (tensors and plain values only) and
+``manifest.json`` with the step and the sha256 of both. A new one is written under another name, flushed and renamed;
+the one before it is kept until then and beyond, so that a damaged newest one costs some steps and not the run.
+Nothing that is loaded is executed.
+"""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from msgspec import Struct
+from torch import nn
+
+from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
+from experiments.records.record import read_record, write_record
+from experiments.train.weights import shapes, weights_as_bytes, weights_from_bytes
+
+KEPT = 2
+"""the newest, and the one before it in case it is damaged"""
+WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read and matched its checksums."""
+
+    step: int
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    weights_sha256: str
+    """of the file of ``model``"""
+
+
+class _Manifest(Struct):
+    step: int
+    sha256: dict[str, str]
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """The checkpoint of ``step`` in a run's directory of checkpoints."""
+    return directory / f"step{step:08d}"
+
+
+def save_checkpoint(
+    directory: Path,
+    step: int,
+    model: dict[str, Any],
+    optimizer: dict[str, Any],
+    kept: int = KEPT,
+    every: int = 1,
+    forever: int | None = None,
+) -> None:
+    """Write the state dicts of ``step`` into ``directory``, then remove all but it and the one before.
+
+    The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing. So
+    does that of step ``forever``.
+
+    Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
+    """
+    for leftover in directory.glob(".step*.tmp"):
+        shutil.rmtree(leftover)
+    buffer = io.BytesIO()
+    torch.save(optimizer, buffer)
+    contents = {WEIGHTS: weights_as_bytes(model), OPTIMIZER: buffer.getvalue()}
+    manifest = _Manifest(step, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
+    final, temporary = checkpoint_path(directory, step), directory / f".step{step:08d}.tmp"
+    try:
+        temporary.mkdir(parents=True)
+        for name, content in contents.items():
+            write_atomically(temporary / name, content)
+        write_record(temporary / "manifest.json", manifest)
+        if final.exists():
+            # One that was passed over: damaged, or of a step that is trained again because its records are gone.
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for changed in (directory, directory.parent):
+        sync_directory(changed)
+    there = _checkpoints(directory)
+    up_to = [path for path in there if _step_of(path) <= step]
+    regular = [path for path in up_to if _step_of(path) % every == 0]
+    stays = [path for path in up_to if _step_of(path) == forever]
+    # A later one was passed over, or training would have gone on from it.
+    for other in set(there).difference(up_to[-KEPT:], regular[-kept:], stays):
+        shutil.rmtree(other)
+
+
+def load_newest_checkpoint(
+    directory: Path, model: nn.Module, last_step: int | None = None
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest undamaged checkpoint of ``model``, or None, and a sentence about each one that was passed over.
+
+    Those of later steps than ``last_step`` are passed over. The model itself is not changed.
+    """
+    notes: list[str] = []
+    for path in reversed(_checkpoints(directory)):
+        if last_step is not None and _step_of(path) > last_step:
+            notes.append(f"checkpoint {path.name} was passed over: the records before it are not whole")
+            continue
+        try:
+            checkpoint = read_checkpoint(path)
+            here, there = shapes(model.state_dict()).items(), shapes(checkpoint.model).items()
+            differing = sorted({name for name, _ in here ^ there})
+            if not differing:
+                return checkpoint, notes
+            problem = f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)"
+        except (ValueError, OSError) as error:
+            problem = str(error)
+        notes.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
+    return None, notes
+
+
+def averaged_steps(steps: int, every: int, count: int) -> list[int]:
+    """The last ``count`` steps, 2 or more, of whose checkpoints there is a mean; fewer where there were not as many."""
+    return [*range(every, steps, every)[-(count - 1) :], steps]
+
+
+def averaged_weights(
+    directory: Path, model: nn.Module, *, steps: int, every: int, count: int
+) -> tuple[dict[str, Any], int]:
+    """The mean of each parameter over the last checkpoints of a run (Vaswani et al. 2017, section 6.1).
+
+    Args:
+        directory: of the checkpoints.
+        model: whose they are; what is no parameter, such as random features, is not averaged but the newest's.
+        steps: of the whole run, whose last checkpoint has to be there.
+        every: steps between checkpoints; those at other steps are left out.
+        count: how many, 2 or more.
+
+    Returns:
+        The weights, and how many checkpoints they are the mean of: fewer if some are damaged or were never made.
+
+    Raises:
+        ValueError, OSError: the last one is not there or damaged.
+    """
+    *wanted, _ = averaged_steps(steps, every, count)
+    newest = read_checkpoint(checkpoint_path(directory, steps)).model
+    names = dict(model.named_parameters(remove_duplicate=False))
+    sums = {name: newest[name].double() for name in names}
+    found = 1
+    for step in wanted:
+        with suppress(ValueError, OSError):
+            weights = read_checkpoint(checkpoint_path(directory, step)).model
+            sums = {name: total + weights[name] for name, total in sums.items()}
+            found += 1
+    return newest | {name: (total / found).to(newest[name].dtype) for name, total in sums.items()}, found
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
+    manifest = read_record(path / "manifest.json", _Manifest)
+    if manifest.sha256.keys() != {WEIGHTS, OPTIMIZER} or manifest.step != _step_of(path):
+        raise ValueError("manifest.json is not that of this checkpoint")
+    contents = {name: read_file(path / name, "remove the checkpoint", LARGEST_CHECKPOINT) for name in manifest.sha256}
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != manifest.sha256[name]:
+            raise ValueError(f"{name} does not match its checksum")
+    try:
+        optimizer = torch.load(io.BytesIO(contents[OPTIMIZER]), map_location="cpu", weights_only=True)
+        return Checkpoint(manifest.step, weights_from_bytes(contents[WEIGHTS]), optimizer, manifest.sha256[WEIGHTS])
+    except Exception as error:  # the parsers of these formats have no common one for bytes that are none of theirs
+        raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints there are, whole or not, in ascending order of their steps."""
+    found = (path for path in directory.glob("step*") if re.fullmatch(r"step[0-9]{8,12}", path.name))
+    return sorted(found, key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step"))

@@ -1,0 +1,135 @@
+"""Predicting hidden tokens of a text from those on both sides (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.config import Config
+from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
+from experiments.data.generated import split_generator
+from experiments.records.schema import UNIGRAM, Floor
+from experiments.train.models import Trained, refuse_another_library
+from experiments.train.objectives import (
+    Batch,
+    Metric,
+    NextToken,
+    at_least_single,
+    evaluated,
+    evenly_spaced,
+    unigram_loss,
+)
+from experiments.train.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
+from linear_rope.blocks import MakeAttention
+from linear_rope.heads import MaskedLM
+from linear_rope.model_config import ModelConfig
+
+HIDDEN = 0.15
+"""share of the tokens that are to be predicted; of these 80 % are masked, 10 % become another, 10 % stay"""
+
+
+@dataclass
+class MaskedModel(Trained):
+    """What an encoder that predicts hidden tokens is built from, where its data need not be at hand."""
+
+    vocabulary: int
+    length: int
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        refuse_another_library(attention, "encoder")
+        return MaskedLM(config)
+
+
+class MaskedToken(NextToken):
+    """Predicting 15 % of the tokens of a text, in both directions.
+
+    A window is [CLS], context − 2 tokens of the text, [SEP]. A batch is inputs and targets, int64 (B, context); the
+    targets are NOT_SCORED where nothing was hidden.
+    """
+
+    name = "masked token"
+    primary = Metric("nats_per_masked_token", "nats per masked token", "lower")
+    token = "tokens"
+    tokenizer: TextTokenizer
+
+    def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
+        if context < 3:
+            raise ValueError(f"context is {context}; give 3 or more, as a window of masked tokens has two at its ends")
+        self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
+        super().__init__(corpus, context, batch_size)
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        return MaskedModel(self.vocabulary, self.length).model(config, attention)
+
+    def tokens(self, content: Bytes) -> Tokens:
+        return self.tokenizer.encode_once(lines(content))
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Windows that start anywhere in the training split, and what is hidden in them, drawn anew for every step."""
+        train, generator = self.splits["train"], np.random.default_rng([seed, step])
+        starts = generator.integers(0, len(train) - (self.length - 2), size=self.batch_size, endpoint=True)
+        return self._hide(train[starts[:, None] + np.arange(self.length - 2)], generator)
+
+    def windows(self, split: str, count: int) -> Batch:
+        """Evenly spaced windows of the split, in which always the same tokens are hidden."""
+        found = evenly_spaced(self.splits[split], self.length - 2, count)[:, :-1]
+        return self._hide(found.numpy(), split_generator(split, 0, 0))
+
+    def _hide(self, tokens: Tokens, generator: np.random.Generator) -> Batch:
+        whole = tokens.astype(np.int64)
+        hidden = generator.random(whole.shape) < HIDDEN
+        hidden[:, 0] |= ~hidden.any(1)  # a window in which nothing is asked has no loss
+        how = generator.random(whole.shape)
+        others = generator.integers(len(SPECIAL), self.vocabulary, size=whole.shape)
+        inputs = np.where(hidden & (how < 0.8), MASK_ID, np.where(hidden & (how >= 0.9), others, whole))
+        targets = np.where(hidden, whole, NOT_SCORED)
+        ends = ((0, 0), (1, 1))
+        inputs = np.pad(inputs, ends, constant_values=((0, 0), (BEGIN_ID, END_ID)))
+        return torch.from_numpy(inputs), torch.from_numpy(np.pad(targets, ends, constant_values=NOT_SCORED))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        at = targets != NOT_SCORED
+        return F.cross_entropy(at_least_single(model(inputs, at)), targets[at])
+
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        return {"nats_per_masked_token": loss}
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        inputs, targets = batch
+        at = targets != NOT_SCORED
+        logits, wanted = at_least_single(model(inputs, at)), targets[at]
+        right = int((logits.argmax(-1) == wanted).sum())
+        return {"nats": F.cross_entropy(logits, wanted, reduction="sum").item(), "hidden": len(wanted), "right": right}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """``accuracy``: the share of hidden tokens that have the largest logit."""
+        return {"nats_per_masked_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
+
+    def floors(self, config: Config) -> list[Floor]:
+        found = list[Floor]()
+        for split, most in evaluated(config).items():
+            targets = self.windows(split, most)[1].numpy()
+            nats = unigram_loss(self.splits["train"], targets[targets != NOT_SCORED], self.vocabulary)
+            found.append(Floor(name=UNIGRAM, metric=self.primary.name, value=nats, split=split))
+        return found
+
+
+def lines(content: Bytes) -> list[str]:
+    """The lines of a text in UTF-8; bytes that are none become replacement characters."""
+    return content.tobytes().decode(errors="replace").split("\n")
+
+
+def check_text(corpus: Corpus) -> None:
+    """Raises ValueError if a corpus is not UTF-8, whose letters would be lost; between its splits it may be cut."""
+    content = b"".join(split.tobytes() for split in (corpus.train, corpus.validation, corpus.test))
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        row = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"--data {corpus.name}: {corpus.source}, row {row} is not UTF-8 ({error.reason}), and WordPiece reads "
+            "letters; convert the text to UTF-8"
+        ) from None

@@ -1,0 +1,162 @@
+"""The training steps of a run, which on a GPU are begun without waiting for the one before.
+
+A loss is read when somebody needs it. That it is not finite is then known some steps late, but was heeded at once: the
+GPU itself leaves the weights as they were.
+"""
+
+import math
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from experiments.config import Config
+from experiments.train.objectives import Batch, Objective
+from experiments.train.processes import ALONE, Processes
+
+T = TypeVar("T")
+
+DIVERGED = "diverged"
+"""how the reason of such a run begins"""
+
+
+class RunFailed(Exception):
+    """A run that cannot go on; the message is the reason that its status and every table show."""
+
+
+def are_queued(device: torch.device, processes: Processes) -> bool:
+    """Whether steps are begun without waiting: several processes share each loss, and a CPU has nothing to wait for."""
+    return device.type == "cuda" and processes.count == 1
+
+
+class Step(NamedTuple):
+    number: int
+    """from 0"""
+    loss: float
+    """of the whole batch, in nats"""
+    gradient_norm: float
+    """before clipping"""
+
+
+class Steps:
+    """Steps on a CPU, or of several processes: each has ended when ``make`` returns."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        objective: Objective,
+        config: Config,
+        processes: Processes = ALONE,
+    ) -> None:
+        self._model, self._optimizer, self._objective = compiled(model, config), optimizer, objective
+        self._config, self._processes, self._made = config, processes, list[Step]()
+
+    def make(self, number: int, batch: Batch) -> None:
+        """Make a step on a batch, or one's own rows of it, on the model's device. Raises as ``training_step``."""
+        arguments = self._optimizer, self._objective, batch, self._config, number, self._processes
+        self._made.append(Step(number, *training_step(self._model, *arguments)))
+
+    def read(self) -> list[Step]:
+        """The steps that were made since they were read before. Raises RunFailed if a number of one is not finite."""
+        made, self._made = self._made, []
+        return made
+
+
+class QueuedSteps:
+    """The same for one process on a GPU: when ``make`` returns, a step may only have begun."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective, config: Config
+    ) -> None:
+        self._model, self._optimizer, self._config = model, optimizer, config
+        # With the loss: of a vocabulary of thousands it is a large part of a small model's step.
+        self._loss = compiled(objective.loss, config)
+        self._begun: list[tuple[int, Tensor]] = []
+        self._are_finite: Tensor | None = None
+
+    def make(self, number: int, batch: Batch) -> None:
+        """Begin a step on a batch on the model's device.
+
+        If its loss or gradient is not finite, no weight changes from then on.
+        """
+        self._model.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._config.compile == "graphs":
+            torch.compiler.cudagraph_mark_step_begin()
+        with autocast(self._config, batch[0].device):
+            loss = self._loss(self._model, batch)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.gradient_clip)
+        numbers = torch.stack([loss.detach().to(norm.dtype), norm])
+        is_finite = numbers.isfinite().all()
+        self._are_finite = is_finite if self._are_finite is None else self._are_finite & is_finite
+        self._update(self._are_finite)
+        self._begun.append((number, numbers))
+
+    @torch.no_grad()
+    def _update(self, is_finite: Tensor) -> None:
+        weights = [*self._model.parameters()]
+        before = [weight.clone() for weight in weights]
+        self._optimizer.step()
+        for weight, kept in zip(weights, before, strict=True):
+            weight.copy_(torch.where(is_finite, weight, kept))
+
+    def read(self) -> list[Step]:
+        """As ``Steps.read``; waits for the steps that have begun."""
+        begun, self._begun = self._begun, []
+        values = torch.stack([numbers for _, numbers in begun]).tolist() if begun else []
+        steps = [Step(number, *pair) for (number, _), pair in zip(begun, values, strict=True)]
+        for step in steps:
+            check_step(step)
+        return steps
+
+
+def check_step(step: Step) -> None:
+    """Raises RunFailed if the loss or the gradient norm of a step is not finite."""
+    if not math.isfinite(step.loss):
+        raise RunFailed(f"{DIVERGED}: the loss is {step.loss} at step {step.number}")
+    if not math.isfinite(step.gradient_norm):
+        raise RunFailed(
+            f"{DIVERGED}: the gradient norm is {step.gradient_norm} at step {step.number} (loss {step.loss:.4g})"
+        )
+
+
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    batch: Batch,
+    config: Config,
+    step: int,
+    processes: Processes = ALONE,
+) -> tuple[float, float]:
+    """One update on a batch, or one's own rows of it, on the model's device.
+
+    Returns the loss of the whole batch in nats and the gradient's norm before clipping. Raises RunFailed if either is
+    not finite; then no weight was changed.
+    """
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    with autocast(config, batch[0].device):
+        loss = objective.loss(model, batch)
+    loss, value = processes.shared_loss(loss, lambda: objective.scored(batch))
+    check_step(Step(step, value, 0.0))
+    loss.backward()
+    norm = processes.norm(torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip))
+    check_step(Step(step, value, norm))
+    optimizer.step()
+    return value, norm
+
+
+def compiled(part: T, config: Config) -> T:
+    """A model or a function under ``torch.compile``, if the configuration has that; it compiles in its first step."""
+    # The type of a compiled module is unknown to PyTorch's own stubs.
+    if config.compile == "graphs":
+        return torch.compile(part, mode="reduce-overhead")  # type: ignore[call-overload]
+    return torch.compile(part) if config.compile == "yes" else part  # type: ignore[call-overload]
+
+
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    """The autocast context of a configuration's precision, for a model and its loss."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")

@@ -1,0 +1,86 @@
+"""The trained models of a comparison, for measurements on them."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.config import Config
+from experiments.console import counted
+from experiments.records.files import LARGEST_CHECKPOINT, read_file, wrong_file
+from experiments.records.record import run_directory, run_status
+from experiments.records.schema import Comparison
+from experiments.train.checkpoint import load_newest_checkpoint
+from experiments.train.models import Trained, build_model
+from experiments.train.weights import weights_from_bytes
+from experiments.variants import get_variant
+
+PACKED_SEED = 0
+
+
+def measuring_device(comparison: Comparison) -> torch.device:
+    """The device that the comparison was trained on, if this machine has one, or else the processor."""
+    trained_on_gpu = comparison.machine.get("device", "cpu") != "cpu"
+    return torch.device("cuda" if trained_on_gpu and torch.cuda.is_available() else "cpu")
+
+
+def finished_runs(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
+    """Variant and seed of every run that is done."""
+    return [run for run in comparison.runs if run_status(root, *run).state == "done"]
+
+
+def packed_weights(root: Path, variant: str) -> Path:
+    """Where packed results have the weights of a variant's run with ``PACKED_SEED``, in bfloat16."""
+    return root / "weights" / f"{variant}.safetensors"
+
+
+def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, objective: Trained) -> Any:
+    """The model of a packed run, in eval mode. Raises ValueError if its weights are not packed, or damaged."""
+    path = packed_weights(root, variant)
+    if seed != PACKED_SEED or not path.exists():
+        names = [each.name for each in comparison.variants if packed_weights(root, each.name).exists()]
+        there = f"weights of seed {PACKED_SEED} of {', '.join(names)}" if names else "no weights"
+        raise ValueError(
+            f"{variant} seed {seed} in {root} has no trained model (it is packed there, with {there}); train it again"
+        )
+    (settings,) = (each.settings for each in comparison.variants if each.name == variant)
+    config = replace(Config(**comparison.config), **settings)
+    model = build_model(get_variant(variant), config, seed, objective.of(settings))
+    remedy = "take it from where it was packed"
+    content = read_file(path, remedy, LARGEST_CHECKPOINT)
+    try:
+        model.load_state_dict(weights_from_bytes(content))
+    except Exception as error:  # the libraries have no common one for what is no such file, or of another model
+        raise wrong_file(str(path), f"holds no weights of this model ({type(error).__name__})", remedy) from None
+    return model.eval()
+
+
+def trained_models(
+    root: Path,
+    comparison: Comparison,
+    objective: Trained,
+    measured: str,
+    notes: list[str],
+    before: Collection[tuple[str, int]] = (),
+) -> Iterator[tuple[str, int, Any]]:
+    """Variant, seed and model, in eval mode, of every finished run.
+
+    A run whose final weights are not there is left out, and a sentence with the subject ``measured`` that says so is
+    added to ``notes``, unless it is among those that were measured ``before``. How many are done is printed now and
+    then.
+    """
+    config = Config(**comparison.config)
+    settings = {variant.name: variant.settings for variant in comparison.variants}
+    for name, seed in counted(finished_runs(root, comparison), f"{measured}: trained models"):
+        own = replace(config, **settings[name])
+        model = build_model(get_variant(name), own, seed, objective.of(settings[name]))
+        checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)
+        if checkpoint is None or checkpoint.step != config.steps:
+            if (name, seed) not in before:
+                notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
+            continue
+        model.load_state_dict(checkpoint.model)
+        model.to(measuring_device(comparison)).eval()
+        yield name, seed, model

@@ -1,0 +1,294 @@
+"""A learning rate for every variant: the best of a grid that extends itself, by one rule for all, on validation data.
+
+The objective's primary metric counts. Each variant is trained with the first seed at every rate of the grid; while its
+best rate is the lowest or the highest that was tried, one more beyond it is tried. Then the best and its neighbours are
+trained with more seeds, and the best mean is taken, once it is inside, too. The trials are an ordinary comparison in
+``tuning/`` of the comparison's directory. What tables report is the test split, which takes no part in the choice. It
+is made once, when all trials of a variant are done or have diverged, and recorded in comparison.json. Of a comparison
+whose ``rate_seeds`` are 0, which is an older one, the grid is fixed and the first seed decides.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+from msgspec.structs import replace
+
+from experiments.config import LARGEST_RATE
+from experiments.records.record import TRIALS, read_comparison, run_rows, run_status
+from experiments.records.schema import Comparison, MetricsRow, VariantRecord
+from experiments.records.store import check_runs
+from experiments.train.steps import DIVERGED
+from experiments.variants import get_variant
+
+SEED = 0
+MOST_SEEDS = 3
+"""of the best rate and its neighbours"""
+MOST_RATES = 9
+"""of a grid"""
+MOST_BEYOND = 5
+"""rates that are tried beyond each edge of a grid"""
+LEAST_RATIO = 1.05
+"""of a grid's neighbours: what is tried beyond it is rounded to four digits"""
+
+
+class Search(NamedTuple):
+    """How far the search for a variant's rate has come."""
+
+    rates: list[float]
+    """that are tried, ascending"""
+    seeds: dict[float, Sequence[int]]
+    """by rate, those of its trials"""
+    missing: list[tuple[float, int]]
+    """trials, as (rate, seed), that have to end before it can go on; none: it has ended"""
+    rate: float | None = None
+    """the best, of a search that has ended; None: the loss diverged at every rate"""
+    not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
+    """of a search that has ended: ``VariantRecord.not_tuned``"""
+
+
+def search(
+    grid: Sequence[float],
+    seeds: Sequence[int],
+    better: str,
+    figure: Callable[[float, int], float | None],
+    most_beyond: int = MOST_BEYOND,
+) -> Search:
+    """Follow the rule as far as the trials allow, from the beginning: equal trials lead to an equal choice.
+
+    Args:
+        grid: two rates or more, ascending.
+        seeds: with the first every rate is tried, with all of them the best and its neighbours.
+        better: "lower" or "higher" figures.
+        figure: that of a trial, (rate, seed); NaN: it diverged, None: it has not ended.
+        most_beyond: rates beyond each edge of the grid.
+    """
+    rates, on_all = list(grid), set[float]()
+    while True:
+        tried = {rate: seeds if rate in on_all else seeds[:1] for rate in rates}
+        figures = {(rate, seed): figure(rate, seed) for rate in rates for seed in tried[rate]}
+        missing = [trial for trial, value in figures.items() if value is None]
+        if missing:
+            return Search(rates, tried, missing)
+        means = {rate: sum(figures[rate, seed] or 0.0 for seed in tried[rate]) / len(tried[rate]) for rate in rates}
+        alive = [rate for rate in rates if math.isfinite(means[rate])]
+        if not alive:
+            return Search(rates, tried, [], None, "diverged")
+        # A mean is compared with means of as many seeds.
+        compared = [rate for rate in alive if rate in on_all] or alive
+        best = (min if better == "lower" else max)(compared, key=means.__getitem__)
+        lower, upper = best == rates[0], best == rates[-1]
+        if lower and (beyond := _beyond(grid[0], grid[0] / grid[1], rates.index(grid[0]) + 1, most_beyond)):
+            rates.insert(0, beyond)
+        elif upper and (
+            beyond := _beyond(grid[-1], grid[-1] / grid[-2], len(rates) - rates.index(grid[-1]), most_beyond)
+        ):
+            rates.append(beyond)
+        else:
+            place = rates.index(best)
+            asked = {rate for rate in rates[max(0, place - 1) : place + 2] if rate in alive}
+            if asked <= on_all:
+                edge: Literal["", "lower edge", "upper edge"] = "lower edge" if lower else "upper edge" if upper else ""
+                return Search(rates, tried, [], best, edge)
+            on_all |= asked
+
+
+def fewest_trials(rates: int, seeds: int) -> int:
+    """How many trials the rule makes, at the least, with a grid of so many rates if the loss diverges at none.
+
+    The first seed of every rate, and the other ones of the best and its neighbours; it is inside three or more.
+    """
+    return max(rates, 3) + 3 * (seeds - 1)
+
+
+def _beyond(edge: float, ratio: float, number: int, most: int) -> float | None:
+    """The so many-th rate beyond an edge of the grid; None: no more are tried."""
+    rate = float(f"{edge * ratio**number:.4g}")
+    return rate if number <= most and 0 < rate <= LARGEST_RATE else None
+
+
+def rates_caption(comparison: Comparison) -> str:
+    objective = comparison.objective
+    which = "Best" if comparison.config.get("tested") == "best" else "Final"
+    of_trials = f"{which} validation {objective.unit} of the trials ({objective.better} is better)"
+    on_validation = "The choice is made on the validation split, what is reported is measured on the test split;"
+    if not comparison.rate_seeds:
+        return (
+            f"{of_trials}, one seed each, by peak learning rate; the variant is trained with the best of them, which "
+            f"is at the edge of the grid where it says so. {on_validation} the seed of the trials is one of those "
+            "reported."
+        )
+    return (
+        f"{of_trials} by peak learning rate: of the first seed, or the mean of as many as stand in parentheses. The "
+        "grid was extended while a variant's best stood at its edge. Not tuned: its best is the last that was tried, "
+        f"or it diverged at every rate. {on_validation} the seeds of the trials are among those reported."
+    )
+
+
+def parse_rates(text: str) -> list[float]:
+    """The learning rates of a comma-separated list, ascending. Raises ValueError if they are not a grid."""
+    try:
+        rates = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        rates = []
+    if not 2 <= len(rates) <= MOST_RATES or not all(0 < rate <= LARGEST_RATE for rate in rates):
+        raise ValueError(
+            f"--learning-rates is {text!r}; give two to {MOST_RATES} positive numbers, {LARGEST_RATE:g} or less, with "
+            "commas between them, such as 0.001,0.002,0.004"
+        )
+    if any(upper < LEAST_RATIO * lower for lower, upper in pairwise(rates)):
+        raise ValueError(
+            f"--learning-rates is {text!r}; give rates that differ by a factor of {LEAST_RATIO} or more, such as "
+            "0.001,0.002,0.004"
+        )
+    return rates
+
+
+def trial_name(variant: str, rate: float) -> str:
+    # All digits, so that no two rates have one name.
+    return f"{variant}@learning_rate={rate!r}"
+
+
+def search_of(root: Path, comparison: Comparison, variant: str) -> Search:
+    """How far the search for a variant's rate has come by the trials on disk."""
+    seeds = range(SEED, SEED + max(1, comparison.rate_seeds))
+    comparison = replace(comparison, config=_config(root, comparison))
+
+    def figure(rate: float, seed: int) -> float | None:
+        return _figure(root, comparison, variant, rate, seed)
+
+    most_beyond = MOST_BEYOND if comparison.rate_seeds else 0
+    return search(comparison.learning_rates, seeds, comparison.objective.better, figure, most_beyond)
+
+
+def _figure(root: Path, comparison: Comparison, variant: str, rate: float, seed: int) -> float | None:
+    """A trial's primary metric on the validation split, of the weights that it tests; NaN and None as in ``search``.
+
+    One that failed otherwise than by diverging (was killed, say) has not ended: it is repeated.
+    """
+    run = root / TRIALS, trial_name(variant, rate), seed
+    status = run_status(*run)
+    if status.state == "done":
+        return _tested_figure(comparison, run_rows(*run))
+    diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
+    return math.nan if diverged else None
+
+
+def _config(root: Path, comparison: Comparison) -> dict[str, Any]:
+    """What the trials are trained with: of a comparison that was given more steps since, those that it had before."""
+    if not (root / TRIALS / "comparison.json").exists():
+        return comparison.config
+    there = read_comparison(root / TRIALS).config
+    return comparison.config | {name: there[name] for name in ("steps", "budgets") if name in there}
+
+
+def _fixes_its_rate(variant: VariantRecord) -> bool:
+    return "learning_rate" in get_variant(variant.name).settings
+
+
+def trials(root: Path, comparison: Comparison) -> Comparison:
+    """The comparison of all trials: every variant whose name does not fix its rate, at every rate that is tried."""
+    variants, initial_weights, seeds = [], dict[str, str](), {SEED}
+    for variant in comparison.variants if comparison.learning_rates else []:
+        if _fixes_its_rate(variant):
+            continue
+        for rate, of_rate in search_of(root, comparison, variant.name).seeds.items():
+            name, baseline = trial_name(variant.name, rate), trial_name(variant.baseline, rate)
+            settings = variant.settings | {"learning_rate": rate}
+            variants.append(replace(variant, name=name, baseline=baseline, settings=settings, not_tuned=""))
+            seeds |= {*of_rate}
+            for seed in of_rate:
+                if begins_with := comparison.initial_weights_of(variant.name, seed):
+                    initial_weights[f"{name}/seed{seed}"] = begins_with
+    name = f"{comparison.name}, learning rates"
+    return replace(
+        comparison,
+        name=name,
+        config=_config(root, comparison),
+        notes=[],
+        learning_rates=[],
+        rate_seeds=0,
+        seeds=sorted(seeds),
+        variants=variants,
+        baseline=None,  # each with its own at the same rate
+        initial_weights=initial_weights,
+    )
+
+
+def missing(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
+    """The trials, as (variant, seed), that have to end before the search for the rates still to be found goes on."""
+    return [
+        (trial_name(variant.name, rate), seed)
+        for variant in untuned(comparison)
+        for rate, seed in search_of(root, comparison, variant.name).missing
+    ]
+
+
+def trials_left(root: Path, comparison: Comparison) -> dict[str, int]:
+    """By variant whose rate is still to be found, how many trials are still to be made, at the least."""
+    left = {}
+    for variant in untuned(comparison):
+        found = search_of(root, comparison, variant.name)
+        made = sum(map(len, found.seeds.values())) - len(found.missing)
+        by_rule = fewest_trials(len(comparison.learning_rates), comparison.rate_seeds) if comparison.rate_seeds else 0
+        left[variant.name] = max(len(found.missing), by_rule - made)
+    return left
+
+
+def check_trials(root: Path, comparison: Comparison) -> None:
+    """Raises ValueError if a trial was made with something else than the comparison; see ``check_runs``."""
+    if comparison.learning_rates:
+        check_runs(root / TRIALS, trials(root, comparison))
+
+
+def untuned(comparison: Comparison) -> list[VariantRecord]:
+    """The variants whose learning rate is still to be found."""
+    variants = comparison.variants if comparison.learning_rates else []
+    return [variant for variant in variants if "learning_rate" not in variant.settings]
+
+
+def _tested_figure(comparison: Comparison, rows: list[MetricsRow]) -> float:
+    name, steps = comparison.objective.metric, comparison.config["steps"]
+    by_step = {row.step: row.metrics[name] for row in rows if row.split == "validation" and name in row.metrics}
+    if comparison.config.get("tested") != "best":
+        return by_step.get(steps, math.nan)
+    best = min if comparison.objective.better == "lower" else max
+    return best((value for step, value in by_step.items() if step), default=math.nan)
+
+
+def figures_of(root: Path, comparison: Comparison, variant: str) -> dict[float, list[float]]:
+    """By rate, the figures of a variant's trials that have ended, NaN of one that diverged; by seed."""
+    tried = search_of(root, comparison, variant).seeds.items()
+    comparison = replace(comparison, config=_config(root, comparison))
+    found = {rate: [_figure(root, comparison, variant, rate, seed) for seed in seeds] for rate, seeds in tried}
+    return {rate: [value for value in values if value is not None] for rate, values in found.items()}
+
+
+def rates_table(root: Path, comparison: Comparison) -> pd.DataFrame | None:
+    """A row of strings per tuned variant: its trials' validation figures by rate, and the rate it is trained with."""
+    if not comparison.learning_rates:
+        return None
+    figures = {variant.name: figures_of(root, comparison, variant.name) for variant in comparison.variants}
+    rates = sorted({rate for of_variant in figures.values() for rate in of_variant})
+    rows = []
+    for variant in comparison.variants:
+        mine, chosen = figures[variant.name], variant.settings.get("learning_rate")
+        shown = {str(rate): _cell(mine.get(rate, []), comparison) for rate in rates}
+        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
+        tried = any(math.isfinite(value) for values in mine.values() for value in values)
+        if not comparison.rate_seeds and tried and chosen in (rates[0], rates[-1]):
+            remark = " (edge)"
+        rows.append({"variant": variant.name, **shown, "trained with": f"{chosen or 'not chosen yet'}{remark}"})
+    return pd.DataFrame(rows)
+
+
+def _cell(figures: list[float], comparison: Comparison) -> str:
+    if not figures:
+        return "-"
+    if any(map(math.isnan, figures)):
+        return "diverged" if comparison.rate_seeds else "-"
+    mean = f"{sum(figures) / len(figures):.3f}"
+    return mean if len(figures) == 1 else f"{mean} ({len(figures)})"

@@ -1,0 +1,94 @@
+"""The test of paired differences, beside SciPy's."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.judge.difference import paired_test
+from experiments.judge.significance import holm
+
+MARGIN = 0.02
+
+
+def around(mean, std, n=5):
+    """n values of exactly this mean and standard deviation."""
+    values = np.linspace(-1, 1, n)
+    return list(mean + std * values / np.std(values, ddof=1))
+
+
+@pytest.mark.parametrize("values", [around(0.03, 0.01), around(-0.004, 0.006), around(0.0, 0.05, 3), around(-0.3, 0.1)])
+def test_interval_and_p_are_those_of_scipys_tests(values):
+    found = paired_test(values, MARGIN)
+    different = stats.ttest_1samp(values, 0)
+    assert found.p_different == pytest.approx(different.pvalue, rel=1e-9)
+    interval = different.confidence_interval(0.95)
+    assert (found.estimate.low, found.estimate.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    sides = [(-MARGIN, "greater"), (MARGIN, "less")]
+    one_sided = [stats.ttest_1samp(values, bound, alternative=side).pvalue for bound, side in sides]
+    assert found.p_equivalent == pytest.approx(max(one_sided), rel=1e-9)
+
+
+# Five values of standard deviation 0.01 have a 95 % interval of ±2.7764·0.01/√5 = ±0.01242 and a 90 % one of
+# ±2.1318·0.01/√5 = ±0.00953. So zero is left out from a mean of 0.01242 on, and the margin is kept up to one of
+# 0.02 - 0.00953 = 0.01047.
+@pytest.mark.parametrize(
+    ("mean", "outcome"),
+    [
+        (0.0125, "above"),
+        (-0.0125, "below"),
+        (0.0123, "undecided"),
+        (0.0106, "undecided"),
+        (0.0103, "equivalent"),
+        (-0.0103, "equivalent"),
+    ],
+)
+def test_each_outcome_begins_where_its_interval_does(mean, outcome):
+    assert paired_test(around(mean, 0.01), MARGIN).outcome == outcome
+
+
+def test_where_both_are_shown_the_difference_is_what_is_said():
+    found = paired_test(around(-0.008, 0.002), MARGIN)
+    assert max(found.p_different, found.p_equivalent) < 0.05
+    assert found.outcome == "below"
+    assert (
+        found.verdict("a", "b", MARGIN, "lower") == "a lower by 0.0080 [0.0055, 0.0105]"
+    )  # ±2.7764·0.002/√5 = ±0.0025
+
+
+def test_a_family_is_judged_by_adjusted_p():
+    # p of about 0.04 each: as one of two, Holm's method doubles the smaller.
+    alone = paired_test(around(0.0132, 0.01), MARGIN)
+    assert alone.outcome == "above"
+    adjusted = holm([alone.p_different, alone.p_different])
+    assert alone._replace(p_different=adjusted[0]).outcome == "undecided"
+
+
+@pytest.mark.parametrize(("values", "n"), [([], 0), ([0.5], 1), ([0.5, 0.6], 2), ([0.5, 0.5, 0.5], 3)])
+def test_without_a_spread_there_is_no_interval_and_no_decision(values, n):
+    found = paired_test(values, MARGIN)
+    assert found.estimate.n == n
+    assert math.isnan(found.estimate.low)
+    assert found.outcome == "undecided"
+
+
+def test_equal_differences_are_judged_by_what_a_value_resolves():
+    # The standard deviation is 0.01: ±4.3027·0.01/√3 = ±0.0248 for 95 %.
+    found = paired_test([0.0] * 3, 0.05, resolution=0.01)
+    assert (found.estimate.low, found.estimate.high) == pytest.approx((-0.02484, 0.02484), abs=1e-5)
+    assert found.outcome == "equivalent"
+    assert paired_test([1.0] * 3, 0.05, resolution=0.01).outcome == "above"
+
+
+@pytest.mark.slow
+def test_no_verdict_is_wrong_more_often_than_its_level():
+    # By simulation: 4,000 comparisons have a standard error of √(0.05·0.95/4000) = 0.0034; five of them are allowed.
+    draws = np.random.default_rng(0).normal(scale=0.01, size=(4000, 5))
+
+    def share(mean, *outcomes):
+        return np.mean([paired_test(values, MARGIN).outcome in outcomes for values in draws + mean])
+
+    assert share(0.0, "below", "above") == pytest.approx(0.05, abs=0.017)
+    assert share(MARGIN, "equivalent") <= 0.05 + 0.017
+    assert share(0.01, "below") <= 0.025 + 0.017

@@ -1,0 +1,356 @@
+"""Labelled texts: sequences, batches, metrics, and encoders that begin with what another comparison learnt."""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save
+
+from experiments.cli import main
+from experiments.config import Config
+from experiments.data.examples import NEARER, examples_of
+from experiments.records.files import write_json
+from experiments.train import classification
+from experiments.train.checkpoint import checkpoint_path, read_checkpoint
+from experiments.train.chosen_objective import make_objective
+from experiments.train.classification import Classification, TextClassifier, sequence_of
+from experiments.train.loop import evaluate, train_run
+from experiments.train.models import build_model
+from experiments.train.pretrained import Pretrained
+from experiments.train.text_tokens import BEGIN_ID, END_ID, PAD_ID, TextTokenizer
+from experiments.variants import get_variant
+from tests.experiments.train.stopped_runs import check_goes_on
+from tests.made_up import undrawn
+
+GOOD, BAD = "fine film with a good plot".split(), "dull film with a bad plot".split()
+CONFIG = Config(
+    **{"layers": 1, "dim": 32, "heads": 2, "context": 24, "batch_size": 8, "steps": 60, "warmup_steps": 5},
+    **{"log_every": 20, "evaluate_every": 30, "evaluation_windows": 40, "test_windows": 40, "learning_rate": 1e-2},
+    **{"tokenizer": "wordpiece", "vocabulary_size": 300},
+)
+
+
+def sentence(rng, words):
+    return " ".join(rng.choice(words, rng.integers(3, 9)))
+
+
+def frames(kind, sizes=(64, 20, 30)):
+    """Texts of good words and of bad ones; ``kind`` as Examples has it, or "score"."""
+    rng, found = np.random.default_rng(0), []
+    for size in sizes:
+        rows = []
+        for number in range(size):
+            good, bad = sentence(rng, GOOD), sentence(rng, BAD)
+            same, right = sentence(rng, GOOD), number % 2
+            rows.append(
+                {
+                    "text": {"text": (bad, good)[right], "label": ("negative", "positive")[right]},
+                    "pair": {"first": good, "second": (bad, same)[right], "label": ("other", "same")[right]},
+                    "score": {"first": good, "second": (bad, same)[right], "label": 5.0 * right},
+                    "triplet": {"text": good, "one": (bad, same)[right], "other": (same, bad)[right],
+                                "label": NEARER[1 - right]},
+                }[kind]
+            )  # fmt: skip
+        found.append(pd.DataFrame(rows))
+    return found
+
+
+CLASSES = {"text": ("negative", "positive"), "pair": ("other", "same"), "score": (), "triplet": NEARER}
+
+
+def examples(kind, name="texts"):
+    return examples_of(name, frames(kind), "made by the test", "Made up.", CLASSES[kind])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept"),
+    [([3], [3]), ([30], [10]), ([3, 4], [3, 4]), ([3, 30], [3, 6]), ([30, 3], [6, 3]), ([30, 30], [4, 5])],
+)
+def test_the_longer_text_is_cut(lengths, kept):
+    texts = [np.arange(100 * n, 100 * n + length, dtype=np.uint16) for n, length in enumerate(lengths, start=1)]
+    expected = [BEGIN_ID]
+    for text, most in zip(texts, kept, strict=True):
+        expected += [*text[:most].tolist(), END_ID]
+    assert sequence_of(texts, 12).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_model_learns_it(tmp_path, kind):
+    task = make_objective(examples(kind), CONFIG)
+    train_run(tmp_path, get_variant("elu+1-rope-after"), 0, CONFIG, task, torch.device("cpu"))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (tested,) = [row for row in rows if row["split"] == "test"]
+    # Of scores that are 0 or 5, half of each, Spearman's correlation is at most the root of 3/4.
+    assert tested[task.primary.name] > (0.75 if kind == "score" else 0.8)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_example_gets_the_same_answer_by_itself_as_among_others(kind):
+    config = replace(CONFIG, initial_std=0.5)  # so that it says different things without training
+    task = make_objective(examples(kind), config)
+    model = build_model(get_variant("elu+1-rope-after"), config, 0, task).eval()
+    texts = task.examples.texts("test")
+    reader = TextClassifier(model, task.tokenizer, config.context, task.examples.classes, len(texts.columns))
+    said = reader.classify(texts.to_numpy().tolist())
+    shown = said if task.examples.classes else [f"{score:.1f}" for score in said]
+    with torch.no_grad():
+        assert shown == task.said(model, "test", range(len(texts)))
+    assert kind == "score" or len({*shown}) == 2
+
+
+def test_an_epoch_has_every_example_once_and_depends_on_the_seed():
+    task = make_objective(examples("text"), CONFIG)
+    steps = [task.batch(0, step)[0] for step in range(8)]
+    rows = {tuple(row[row != PAD_ID].tolist()) for tokens in steps for row in tokens[:, 0]}
+    texts = {tuple(ids.tolist()) for (ids,) in task.sequences("train", range(64))}
+    assert rows == texts
+    assert not torch.equal(task.batch(1, 0)[1], task.batch(0, 0)[1]) or not torch.equal(*(
+        task.batch(seed, 0)[0] for seed in (0, 1)
+    ))  # fmt: skip
+
+
+def test_the_texts_of_a_batch_are_of_about_one_length_whatever_is_read_of_them():
+    rng = np.random.default_rng(0)
+    long = [pd.DataFrame({"text": [" ".join(rng.choice(GOOD, count)) for count in rng.integers(5, 200, size)],
+                          "label": "positive"}) for size in (400, 2, 2)]  # fmt: skip
+    task = make_objective(examples_of("long", long, "", "", CLASSES["text"]), CONFIG)
+    whole = task.with_context(256)
+    ranges = []
+    for step in range(50):
+        tokens, _ = whole.batch(0, step)
+        lengths = (tokens[:, 0] != PAD_ID).sum(1)
+        ranges.append(int(lengths.max() - lengths.min()))
+        cut, _ = task.batch(0, step)
+        assert torch.equal(cut[:, 0, :5], tokens[:, 0, :5])
+        assert whole.tokens_in((tokens,), CONFIG) == int(lengths.sum())
+    assert np.median(ranges) < 30
+
+
+def test_padding_of_a_batch_does_not_change_a_prediction():
+    task = make_objective(examples("pair"), CONFIG)
+    model = build_model(get_variant("softmax-rope"), CONFIG, 0, task).eval()
+    tokens, _ = task.windows("test", 30)
+    together = task.predict(model, tokens)
+    alone = torch.cat([task.predict(model, row[None]) for row in tokens])
+    torch.testing.assert_close(together, alone)
+
+
+def test_metrics_are_those_of_the_whole_split():
+    said, labels = [0, 1, 1, 1, 0], [0, 1, 0, 1, 1]
+    sums = {"loss": 2.5, "said": said, "labels": labels}
+    accuracy = make_objective(examples("text"), CONFIG)
+    assert accuracy.metrics(sums) == {"nats_per_example": 0.5, "accuracy": 0.6}
+    f1 = make_objective(examples("pair", "mrpc"), CONFIG)
+    # Two right of three that it says are of the class, and of three that are.
+    assert f1.metrics(sums)["f1"] == pytest.approx(2 / 3)
+    matthews = make_objective(examples("text", "cola"), CONFIG)
+    # tp 2, tn 1, fp 1, fn 1
+    assert matthews.metrics(sums)["matthews"] == pytest.approx((2 * 1 - 1 * 1) / np.sqrt(3 * 3 * 2 * 2))
+    spearman = make_objective(examples("score", "sts-b"), CONFIG)
+    scores = {"loss": 1.0, "said": [0.1, 0.4, 0.2, 0.9], "labels": [1.0, 2.0, 3.0, 4.0]}
+    assert spearman.metrics(scores)["spearman"] == pytest.approx(0.8)
+    assert spearman.metrics({"loss": 1.0, "said": [1.0, 1.0], "labels": [1.0, 2.0]})["spearman"] == 0.0
+
+
+def test_an_evaluation_adds_up_lists_over_its_batches():
+    task = make_objective(examples("score"), CONFIG)
+    model = build_model(get_variant("elu+1-none"), CONFIG, 0, task)
+    found = evaluate(model, task, "test", 30, CONFIG)
+    assert found == pytest.approx(task.metrics(task.tally(model.eval(), task.windows("test", 30))), rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A comparison of masked tokens of the same texts."""
+    there = tmp_path_factory.mktemp("masked")
+    text = there / "text.txt"
+    text.write_text("\n".join(sentence(np.random.default_rng(n), GOOD + BAD) for n in range(400)))
+    words = ["run", "convergence", "--preset", "smoke", "--data", "text", "--data-file", str(text), "--objective"]
+    words += ["masked", "--tokenizer", "wordpiece", "--vocabulary-size", "300", "--context", "24", "--seeds", "1"]
+    with undrawn():
+        assert main([*words, "--variants", "softmax-learned,elu+1-rope-after", "--out", str(there / "mlm")]) == 0
+    return there / "mlm"
+
+
+def fine_tuning(root, **settings):
+    here = {"layers": 1, "dim": 32, "heads": 2, "context": 24, "batch_size": 8, "tokenizer": "wordpiece"}
+    config = Config(**{**here, "vocabulary_size": 300, "initial_weights": str(root)} | settings)
+    return config, make_objective(examples("text"), config)
+
+
+def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
+    config, task = fine_tuning(root)
+    assert task.tokenizer.sha256 == Pretrained.read(root, config).tokenizer.sha256
+    # One that reads more than the other did has the same weights, unless it has a table of positions.
+    for name in ("softmax-learned", "elu+1-rope-after@learning_rate=0.5", "elu+1-rope-after@context=48"):
+        model = build_model(get_variant(name), config, 0, task)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        task.prepare(model, get_variant(name), 0)
+        there = root / name.partition("@")[0] / "seed0" / "checkpoint"
+        trained = read_checkpoint(checkpoint_path(there, 20)).model
+        assert all(torch.equal(value, trained[f"encoder.{key}"]) for key, value in model.encoder.state_dict().items())
+        changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+        assert {key.split(".")[0] for key in changed} == {"encoder"}
+
+
+@pytest.mark.parametrize("weights", ["none", "pretrained"])
+def test_a_stopped_run_goes_on_to_the_same_numbers(root, tmp_path, weights):
+    few = {"steps": 8, "warmup_steps": 2, "log_every": 1, "evaluate_every": 3, "checkpoint_every": 3, "dropout": 0.1}
+    few |= {"evaluation_windows": 20, "test_windows": 20, "tested": "best", "learning_rate": 1e-2}
+    given = str(root) if weights == "pretrained" else "none"
+    config, _ = fine_tuning(root, **few, initial_weights=given)
+    check_goes_on(tmp_path, lambda: make_objective(examples("text"), config), "elu+1-rope-after", config)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "settings", "said"),
+    [
+        ("relu-none@context=48", 0, {}, "with seed 0; `.* run .* --seeds 1 --variants relu-none` trains it"),
+        ("softmax-learned", 1, {}, "with seed 1; `.* --seeds 2 --variants softmax-learned` trains it"),
+        (
+            "softmax-learned",
+            0,
+            {"dim": 64},
+            r"size \(embedding.tokens.weight is \(51, 32\) and here \(51, 64\)\); give",
+        ),
+        ("softmax-learned", 0, {"context": 12}, "with learned positions, --context"),
+        (
+            "softmax-sinusoidal",
+            0,
+            {"initial_std": 0.08},
+            "give --initial-std 0.02 --initial-spread 0.9",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(root, name, seed, settings, said):
+    config, task = fine_tuning(root, **settings)
+    model = build_model(get_variant(name), config, seed, task)
+    with pytest.raises(ValueError, match=said):
+        task.prepare(model, get_variant(name), seed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"denominator": "none"}, "--denominator is none, but .* was trained with unrotated; give --denominator unrot"),
+        ({"decay": "fixed"}, "--decay is fixed, but .* was trained with none"),
+        ({"tokenizer": "bpe"}, "--tokenizer is bpe, but .* was trained with wordpiece"),
+        ({"vocabulary_size": 9000}, "--vocabulary-size is 9000, but .* was trained with 300"),
+        ({"objective": "masked"}, "--objective is masked .* for texts, and --data texts is labelled texts"),
+        ({"diagnose_windows": 2}, "--diagnose-windows is 2, which are for texts"),
+    ],
+)
+def test_settings_that_the_encoder_or_the_texts_do_not_have_are_refused(root, settings, said):
+    with pytest.raises(ValueError, match=said):
+        fine_tuning(root, **settings)
+
+
+def test_an_encoder_whose_training_has_not_ended_is_refused(root, tmp_path):
+    shutil.copytree(root, tmp_path / "mlm")
+    write_json(tmp_path / "mlm" / "softmax-learned" / "seed0" / "status.json", {"state": "running"})
+    config, task = fine_tuning(tmp_path / "mlm")
+    model = build_model(get_variant("softmax-learned"), config, 0, task)
+    with pytest.raises(ValueError, match=r"has no trained softmax-learned with seed 0 yet; `.*` finishes what is"):
+        task.prepare(model, get_variant("softmax-learned"), 0)
+
+
+def test_of_a_damaged_encoder_no_older_one_is_taken(root, tmp_path):
+    shutil.copytree(root, tmp_path / "mlm")
+    (path,) = (tmp_path / "mlm" / "softmax-learned").glob("seed0/checkpoint/*20/model.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    _, task = fine_tuning(tmp_path / "mlm")
+    with pytest.raises(ValueError, match=f"{path.parent} is damaged .model.safetensors does not match its checksum"):
+        task.initial_weights(get_variant("softmax-learned"), 0)
+
+
+@pytest.mark.skipif(not os.environ.get("LINEAR_ROPE_DATA"), reason="LINEAR_ROPE_DATA names no directory with sst-2")
+@pytest.mark.parametrize("words", [["glue", "--data", "sst-2"], ["glue"]])
+def test_without_encoders_the_command_is_told_that_makes_them(tmp_path, capsys, words):
+    out = tmp_path / "glue"
+    words = ["run", *words, "--preset", "cpu", "--initial-weights", str(tmp_path / "mlm"), "--dry-run"]
+    assert main([*words, "--out", str(out)]) == 2
+    expected = f"run mlm --out {tmp_path / 'mlm'}`, with the same --preset, trains the encoders\n"
+    assert capsys.readouterr().err.endswith(expected)
+    assert not out.exists()
+
+
+@pytest.fixture
+def encoders(root, tmp_path):
+    """The comparison of masked tokens in a place of its own, and what fine-tunes its encoders from the command line."""
+    there, out = shutil.copytree(root, tmp_path / "mlm"), tmp_path / "fine"
+    words = ["run", "glue", "--preset", "smoke", "--initial-weights", str(there), "--vocabulary-size", "300"]
+    words += ["--context", "24", "--variants", "softmax-learned", "--steps", "10", "--workers", "1", "--out", str(out)]
+    return there, words
+
+
+def retrain(there):
+    """As if the encoder had been trained anew: one weight of it is another."""
+    directory = there / "softmax-learned" / "seed0" / "checkpoint" / "step00000020"
+    weights = load_file(directory / "model.safetensors")
+    next(iter(weights.values())).flatten()[0] += 1
+    (directory / "model.safetensors").write_bytes(save(weights))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["sha256"]["model.safetensors"] = hashlib.sha256(save(weights)).hexdigest()
+    write_json(directory / "manifest.json", manifest)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_comparison_is_of_one_encoder_for_each_run(encoders, tmp_path, capsys):
+    there, words = encoders
+    with undrawn():
+        assert main(words) == 0
+        sha256 = hashlib.sha256(
+            (there / "softmax-learned/seed0/checkpoint/step00000020/model.safetensors").read_bytes()
+        ).hexdigest()
+        record = json.loads((tmp_path / "fine" / "comparison.json").read_text())
+        config = json.loads((tmp_path / "fine/softmax-learned/seed0/config.json").read_text())
+        assert record["initial_weights"] == {"softmax-learned/seed0": sha256}
+        assert config["initial_weights_sha256"] == sha256
+        # The directory's name does not matter, its weights do.
+        moved = shutil.copytree(there, tmp_path / "moved")
+        again = [*words, "--initial-weights", str(moved), "--reuse", str(tmp_path / "fine")]
+        assert main([*again, "--out", str(tmp_path / "same")]) == 0
+        assert "taken over from" in capsys.readouterr().out
+        retrain(moved)
+        assert main([*again, "--out", str(tmp_path / "other")]) == 0
+        assert "taken over from" not in capsys.readouterr().out
+        retrain(there)
+        assert main(words) == 2
+    told = "the encoder that softmax-learned/seed0 begins with (sha256 "
+    assert told in capsys.readouterr().err
+    # A run that was copied from elsewhere.
+    shutil.copytree(tmp_path / "fine" / "softmax-learned", tmp_path / "other" / "softmax-learned", dirs_exist_ok=True)
+    assert main(["report", str(tmp_path / "other")]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_labelled_texts_need_a_tokenizer_of_texts():
+    with pytest.raises(ValueError, match="--tokenizer is bytes, but --data texts is labelled texts"):
+        make_objective(examples("text"), Config())
+
+
+def test_without_scikit_learn_what_needs_it_is_refused_at_the_beginning(monkeypatch):
+    def missing(name):
+        assert name == "sklearn.metrics"
+        raise ImportError
+
+    tokenizer = TextTokenizer.train(GOOD, 60, "wordpiece")
+    monkeypatch.setattr(classification.importlib, "import_module", missing)
+    Classification(examples("text"), 24, 8, tokenizer)
+    with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
+        Classification(examples("pair", "mrpc"), 24, 8, tokenizer)
+
+
+@pytest.mark.parametrize(("length", "count"), [(2, 1), (4, 2)])
+def test_a_length_that_has_no_room_for_each_text_is_refused(length, count):
+    texts = [np.arange(5, 9, dtype=np.uint16)] * count
+    with pytest.raises(ValueError, match=f"context is {length}; give {length + 1} or more"):
+        sequence_of(texts, length)
+    assert len(sequence_of(texts, length + 1)) == length + 1

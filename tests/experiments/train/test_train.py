@@ -1,0 +1,350 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.data.corpus import corpus_of_text
+from experiments.presets import get_preset
+from experiments.train.early_stopping import Best
+from experiments.train.loop import RunFailed, RunStopped, train_run
+from experiments.train.models import build_model
+from experiments.train.objectives import NextByte
+from experiments.train.optimizers import make_optimizer
+from experiments.variants import VARIANTS
+from tests.made_up import metrics_rows, repeated_rows
+
+CPU = torch.device("cpu")
+CONFIG = dataclasses.replace(
+    get_preset("smoke").config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
+)
+
+
+@pytest.fixture(scope="module")
+def task(toy_corpus):
+    return NextByte(toy_corpus, CONFIG.context, CONFIG.batch_size)
+
+
+@pytest.fixture(scope="module")
+def toy_corpus():
+    words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
+    return corpus_of_text("text", "".join(words).encode(), "made by the test", "")
+
+
+def rows(directory):
+    return repeated_rows(directory / "metrics.jsonl")
+
+
+def train(directory, task, variant="favor+-rope-after", config=CONFIG, **kwargs):
+    directory.mkdir(exist_ok=True)
+    train_run(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, task):
+    """The directory of a run that nothing happened to; it is trained once, and nobody may write there."""
+    made = {}
+
+    def directory(variant="favor+-rope-after", config=CONFIG):
+        if (variant, config) not in made:
+            made[variant, config] = tmp_path_factory.mktemp("whole")
+            train(made[variant, config], task, variant, config)
+        return made[variant, config]
+
+    return directory
+
+
+def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
+    config = dataclasses.replace(CONFIG, steps=60, learning_rate=5e-3)
+    train(tmp_path, task, config=config)
+    recorded = rows(tmp_path)
+    of_split = {s: [r for r in recorded if r["split"] == s] for s in ("train", "validation", "test")}
+    assert [r["step"] for r in of_split["train"]] == list(range(2, 61, 2))
+    assert [r["step"] for r in of_split["validation"]] == list(range(0, 61, 4))
+    assert [r["step"] for r in of_split["test"]] == [60]
+    first, last = (of_split["validation"][i]["bits_per_byte"] for i in (0, -1))
+    assert first == pytest.approx(8, abs=0.3)  # 256 equally likely bytes
+    assert last < first - 2
+
+
+@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after", "elu+1-rope-after", "favor+-learned"])
+@pytest.mark.parametrize("stop_at", [1, 5, 7])
+def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, undisturbed, variant, stop_at):
+    config = dataclasses.replace(CONFIG, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
+    whole = undisturbed(variant, config)
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path / "stopped", task, variant, config,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
+        )  # fmt: skip
+    notes = []
+    train(tmp_path / "stopped", task, variant, config, note=notes.append)
+    assert f"resumed at step {stop_at}" in notes
+    assert rows(tmp_path / "stopped") == rows(whole)
+    weights = "checkpoint/step00000012/model.safetensors"
+    assert (tmp_path / "stopped" / weights).read_bytes() == (whole / weights).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [lambda row: row["step"] < 10, lambda row: (row["step"], row["split"]) != (8, "validation"), lambda row: False],
+    ids=["the end is gone", "an evaluation is gone", "all is gone"],
+)
+def test_records_that_are_gone_are_made_again(tmp_path, task, undisturbed, kept):
+    steps = []
+    options = {"progress": lambda step, *_: steps.append(step), "should_stop": lambda: len(steps) >= 11}
+    with pytest.raises(RunStopped):
+        train(tmp_path / "cut", task, **options)
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in metrics_rows(metrics) if kept(row)))
+    # The checkpoints are of steps 10 and 11, and from neither can the missing rows be made.
+    notes = []
+    train(tmp_path / "cut", task, note=notes.append)
+    assert any("step00000010 was passed over: the records before it are not whole" in note for note in notes)
+    runs = tmp_path / "cut", undisturbed()
+    cut, whole = (sorted(rows(run), key=lambda row: (row["step"], row["split"])) for run in runs)
+    assert cut == whole
+
+
+def test_denormal_numbers_are_zeros_while_a_run_is_trained_and_no_longer(tmp_path, task):
+    def smallest() -> float:
+        return float(torch.tensor(1e-30) * torch.tensor(1e-10))
+
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot flush denormal numbers")
+    assert smallest() > 0
+    seen = []
+    train(tmp_path, task, progress=lambda *arguments: seen.append(smallest()))
+    assert set(seen) == {0.0}
+    assert smallest() > 0
+
+
+def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch):
+    seen = {}
+    original = NextByte.batch
+
+    def recorded(self, seed, step):
+        batch = original(self, seed, step)
+        seen.setdefault(step, []).append(torch.stack(batch))
+        return batch
+
+    monkeypatch.setattr(NextByte, "batch", recorded)
+    for variant in ("softmax-none", "favor+-rope-after", "performer-pytorch"):
+        train(tmp_path / variant, task, variant)
+    assert set(seen) == set(range(CONFIG.steps))
+    for batches in seen.values():
+        assert len(batches) == 3
+        assert all(torch.equal(batches[0], batch) for batch in batches)
+
+
+class Poisoned(NextByte):
+    """Of a loss that is no number at the fourth step, or in evaluations; ``trained`` is the model that it made."""
+
+    def __init__(self, corpus, in_evaluations):
+        super().__init__(corpus, CONFIG.context, CONFIG.batch_size)
+        self.in_evaluations, self.weights = in_evaluations, []
+
+    def model(self, config, attention):
+        self.trained = super().model(config, attention)
+        return self.trained
+
+    def loss(self, model, batch):
+        self.weights.append(model.embedding.tokens.weight.detach().clone())
+        return super().loss(model, batch) * (float("nan") if len(self.weights) == 4 else 1)
+
+    def metrics(self, sums):
+        return super().metrics(sums | {"nats": float("inf")} if self.in_evaluations else sums)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path, toy_corpus):
+    poisoned = Poisoned(toy_corpus, in_evaluations=False)
+    with pytest.raises(RunFailed, match="nan at step 3"):
+        train(tmp_path, poisoned)
+    assert torch.equal(poisoned.trained.embedding.tokens.weight, poisoned.weights[-1])
+
+
+def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path, toy_corpus):
+    with pytest.raises(RunFailed, match="bits_per_byte on the validation split is inf after step 0"):
+        train(tmp_path, Poisoned(toy_corpus, in_evaluations=True))
+    assert rows(tmp_path) == []
+
+
+def figures_by_budget(directory):
+    return {row["step"]: row["bits_per_byte"] for row in rows(directory) if row["split"] == "test"}
+
+
+BUDGETS = dataclasses.replace(CONFIG, steps=20, budgets="5,10,15")
+
+
+@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
+def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task, variant):
+    config = dataclasses.replace(BUDGETS, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
+    shown = []
+    train(tmp_path / "all", task, variant, config, progress=lambda step, loss, rate: shown.append((step, rate)))
+    assert len(shown) > 20
+    assert all(rate > 0 for _, rate in shown)
+    tested = figures_by_budget(tmp_path / "all")
+    assert list(tested) == [5, 10, 15, 20]
+    for steps, before in ((10, "5"), (15, "5,10")):
+        train(tmp_path / str(steps), task, variant, dataclasses.replace(config, steps=steps, budgets=before))
+        assert figures_by_budget(tmp_path / str(steps))[steps] == tested[steps]
+    rates = {row["step"]: row["learning_rate"] for row in rows(tmp_path / "all") if row["split"] == "train"}
+    assert rates[4] == rates[16] == config.learning_rate
+    assert rates[20] == pytest.approx(config.learning_rate / 4)
+
+
+MODERN = dataclasses.replace(
+    CONFIG, steps=20, optimizer="muon", schedule="trapezoid", initial_spread=0.9, checkpoint_every=3
+)
+
+
+def test_a_budget_of_a_trapezoid_is_a_branch_of_the_run(tmp_path, task):
+    train(tmp_path / "all", task, config=dataclasses.replace(MODERN, budgets="10"))
+    train(tmp_path / "short", task, config=dataclasses.replace(MODERN, steps=10))
+    assert figures_by_budget(tmp_path / "all")[10] == figures_by_budget(tmp_path / "short")[10]
+    train(tmp_path / "without", task, config=MODERN)
+    assert figures_by_budget(tmp_path / "all")[20] == figures_by_budget(tmp_path / "without")[20]
+
+
+@pytest.mark.parametrize("stop_at", [1, 11, 12, 14, 19])
+def test_a_run_with_muon_that_was_stopped_goes_on_to_the_same_metrics(tmp_path, task, undisturbed, stop_at):
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path, task, config=MODERN,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
+        )  # fmt: skip
+    train(tmp_path, task, config=MODERN)
+    assert rows(tmp_path) == rows(undisturbed(config=MODERN))
+
+
+def test_a_trapezoid_keeps_the_weights_that_a_longer_run_would_have_too(undisturbed):
+    there = {path.name for path in (undisturbed(config=MODERN) / "checkpoint").iterdir()}
+    assert there == {f"step{step:08d}" for step in (12, 15, 18, 20)}  # 15 and 18 as in any run
+
+
+@pytest.mark.parametrize("stop_at", range(1, 26, 3))
+def test_a_run_stopped_while_it_is_tested_for_a_budget_goes_on_to_the_same_metrics(
+    tmp_path, task, undisturbed, stop_at
+):
+    asked = []
+    with pytest.raises(RunStopped):
+        train(tmp_path / "stopped", task, config=BUDGETS, should_stop=lambda: asked.append(1) or len(asked) > stop_at)
+    train(tmp_path / "stopped", task, config=BUDGETS)
+    assert rows(tmp_path / "stopped") == rows(undisturbed(config=BUDGETS))
+
+
+def test_a_budget_that_is_missing_is_made_again(tmp_path, task):
+    train(tmp_path, task, config=BUDGETS)
+    whole, path = figures_by_budget(tmp_path), tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"step": 10, ' not in line or '"test"' not in line))
+    assert figures_by_budget(tmp_path).keys() == {5, 15, 20}
+    train(tmp_path, task, config=BUDGETS)
+    assert figures_by_budget(tmp_path) == whole
+
+
+@pytest.mark.parametrize("budgets", ["10,5", "5,5", "4", "20", "a", "5,", "5.5", "-5"])
+def test_budgets_that_do_not_fit_are_refused(budgets):
+    with pytest.raises(ValueError, match=r"budgets is .*give"):
+        dataclasses.replace(CONFIG, steps=20, budgets=budgets)
+
+
+def test_weight_decay_is_on_matrices_only(task):
+    model = build_model(VARIANTS["softmax-none"], dataclasses.replace(CONFIG, qk_norm="yes"), 0, task)
+    decayed, kept = make_optimizer(model, CONFIG).param_groups
+    assert {p.dim() for p in decayed["params"]} == {2}
+    assert {p.dim() for p in kept["params"]} == {1}
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (CONFIG.weight_decay, 0.0)
+
+
+def test_a_run_stops_within_an_evaluation_too(tmp_path, task, undisturbed):
+    asked = iter([False] * 3)
+    with pytest.raises(RunStopped):
+        train(tmp_path / "stopped", task, should_stop=lambda: next(asked, True))
+    train(tmp_path / "stopped", task)
+    assert rows(tmp_path / "stopped") == rows(undisturbed())
+
+
+RISING = dataclasses.replace(CONFIG, tested="best", learning_rate=3.0, warmup_steps=8)
+"""a learning rate that rises until the loss does"""
+
+
+def test_the_best_weights_are_tested_and_kept(tmp_path, task):
+    notes = []
+    train(tmp_path, task, config=RISING, note=notes.append)
+    losses = {r["step"]: r["bits_per_byte"] for r in rows(tmp_path) if r["split"] == "validation" and r["step"]}
+    best = min(losses, key=losses.get)
+    assert best < RISING.steps, "the test is of a run that gets worse"
+    assert f"tested with the weights of step {best}, the best on the validation split" in notes
+    stopped = dataclasses.replace(RISING, tested="last")
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path / "there", task, config=stopped,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= best,
+        )  # fmt: skip
+    there, final = (f"checkpoint/step{step:08d}/model.safetensors" for step in (best, RISING.steps))
+    assert (tmp_path / final).read_bytes() == (tmp_path / "there" / there).read_bytes()
+    assert not (tmp_path / "checkpoint" / "best").exists()
+
+
+@pytest.mark.parametrize("stop_at", [3, 6, 11])
+def test_a_stopped_run_has_the_same_best_weights(tmp_path, task, undisturbed, stop_at):
+    whole = undisturbed(config=RISING)
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path / "stopped", task, config=RISING,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
+        )  # fmt: skip
+    train(tmp_path / "stopped", task, config=RISING)
+    assert rows(tmp_path / "stopped") == rows(whole)
+    weights = "checkpoint/step00000012/model.safetensors"
+    assert (tmp_path / "stopped" / weights).read_bytes() == (whole / weights).read_bytes()
+
+
+def test_a_run_that_was_stopped_after_all_was_done_repeats_its_test(tmp_path, task):
+    train(tmp_path, task, config=RISING)
+    whole, notes = rows(tmp_path), []
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in metrics_rows(path)[:-1]))
+    train(tmp_path, task, config=RISING, note=notes.append)
+    assert rows(tmp_path) == whole
+    assert notes == ["resumed at step 12"]
+
+
+def test_a_run_that_was_killed_before_its_last_weights_were_kept_is_tested_with_them(tmp_path, task, monkeypatch):
+    falling = dataclasses.replace(CONFIG, tested="best")
+    train(tmp_path / "whole", task, config=falling)
+    keep = Best.keep
+
+    def killed(self, step, *states):
+        if step == falling.steps:
+            raise KeyboardInterrupt
+        keep(self, step, *states)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Best, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):  # so the last evaluation is the best one
+            train(tmp_path / "killed", task, config=falling)
+    assert not (tmp_path / "killed" / "checkpoint" / "best" / "step00000012").exists()
+    train(tmp_path / "killed", task, config=falling)
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+    weights = "checkpoint/step00000012/model.safetensors"
+    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+
+
+def test_the_best_weights_cannot_be_lost_in_silence(tmp_path, task):
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path, task, config=RISING,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= 11,
+        )  # fmt: skip
+    for weights in (tmp_path / "checkpoint" / "best").glob("*/model.safetensors"):
+        weights.write_bytes(b"")
+    with pytest.raises(RunFailed, match="weights of its best evaluation are gone"):
+        train(tmp_path, task, config=RISING)

@@ -1,0 +1,540 @@
+"""Learning rates that are found for each variant, from made-up trials and from runs through the command line."""
+
+import json
+import math
+import shutil
+
+import pytest
+from msgspec.structs import replace
+
+from experiments.cli import main
+from experiments.commands import run_training
+from experiments.figures.rates import draw_rates, rates_figure
+from experiments.judge.progress import Follower
+from experiments.judge.statistics import summarise
+from experiments.presets import get_preset
+from experiments.records.files import write_json
+from experiments.records.record import read_comparison, run_config, run_status, write_record
+from experiments.report.tables import how_to_read, main_table, terminal_table
+from experiments.studies.decay import measure as decay
+from experiments.studies.registry import STUDIES
+from experiments.train.tuning import (
+    Search,
+    fewest_trials,
+    figures_of,
+    parse_rates,
+    rates_caption,
+    rates_table,
+    search,
+    search_of,
+    trial_name,
+    trials,
+    trials_left,
+    untuned,
+)
+from experiments.variants import get_variant
+from tests.made_up import make_record, metrics_rows, repeated_rows, undrawn
+
+QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
+VARIANT = "softmax-none"
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [("0.002,0.001", [0.001, 0.002]), ("1e-3, 2e-3,0.001", [0.001, 0.002]), ("1,1e30", [1.0, 1e30])],
+)
+def test_a_grid_is_ascending_and_has_no_rate_twice(text, rates):
+    assert parse_rates(text) == rates
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.001,0.001", "0.001,", "a,b", "0,0.1", "nan,0.1", "inf,0.1", "1e31,1", "0.1;0.2", "1,2,3,4,5,6,7,8,9,10"],
+)
+def test_what_is_no_grid_is_refused_in_one_line_before_anything_is_written(text, tmp_path, capsys):
+    assert main(["run", "convergence", *QUICK, f"--learning-rates={text}", "--out", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: --learning-rates is {text!r}; give two to 9 positive numbers, 1e+30 or less")
+    assert message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_grid_too_fine_to_be_extended_is_refused():
+    assert parse_rates("1,1.05") == [1.0, 1.05]
+    with pytest.raises(ValueError, match=r"is '1,1.04'; give rates that differ by a factor of 1.05 or more"):
+        parse_rates("1,1.04")
+
+
+GRID = (0.001, 0.002, 0.004)
+
+
+def searched(losses, grid=GRID, seeds=3, better="lower", **options):
+    """The search for the best rate where it has ended, and how many trials were asked for each time it waited.
+
+    ``losses`` are by rate those of the seeds, one for all seeds, or infinite if it is not there.
+    """
+    ended, rounds = dict[tuple[float, int], float](), []
+    while True:
+        found = search(grid, range(seeds), better, lambda rate, seed: ended.get((rate, seed)), **options)
+        if not found.missing:
+            assert sorted(ended) == [(rate, seed) for rate in found.rates for seed in found.seeds[rate]]
+            return found, rounds
+        rounds.append(found.missing)
+        for rate, seed in found.missing:
+            assert (rate, seed) not in ended, "no trial is made twice"
+            loss = losses(rate) if callable(losses) else losses.get(rate, math.inf)
+            ended[rate, seed] = loss[seed] if isinstance(loss, list) else loss
+
+
+def distance_to(optimum):
+    return lambda rate: abs(math.log2(rate / optimum))
+
+
+def rates_on_all_seeds(found):
+    return [rate for rate, seeds in found.seeds.items() if len(seeds) > 1]
+
+
+def test_a_best_rate_inside_the_grid_is_checked_with_its_neighbours_and_nothing_else_is_tried():
+    found, rounds = searched(distance_to(0.002), grid=(0.0005, *GRID, 0.008))
+    assert (found.rate, found.not_tuned, found.rates) == (0.002, "", [0.0005, *GRID, 0.008])
+    assert rates_on_all_seeds(found) == [0.001, 0.002, 0.004]
+    assert [len(each) for each in rounds] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("optimum", "rates", "around"),
+    [
+        (0.016, [*GRID, 0.008, 0.016, 0.032], [0.008, 0.016, 0.032]),
+        (0.00025, [0.000125, 0.00025, 0.0005, *GRID], [0.000125, 0.00025, 0.0005]),
+    ],
+)
+def test_the_grid_is_extended_on_either_side_until_the_best_is_inside(optimum, rates, around):
+    found, _ = searched(distance_to(optimum))
+    assert (found.rate, found.not_tuned, found.rates) == (optimum, "", rates)
+    assert rates_on_all_seeds(found) == around
+    better, _ = searched(lambda rate: -distance_to(optimum)(rate), better="higher")
+    assert better == found
+
+
+@pytest.mark.parametrize(
+    ("grid", "beyond"),
+    [
+        ((0.0003, 0.001, 0.003), [0.009, 0.027, 0.081, 0.243, 0.729]),  # the ratio at that edge
+        ((0.1, 0.3), [0.9, 2.7, 8.1, 24.3, 72.9]),  # 0.3 / 0.1 is not quite 3
+        ((1e29, 1e30), []),  # the largest rate there is
+    ],
+)
+def test_a_best_rate_that_is_at_the_edge_after_five_more_is_not_tuned(grid, beyond):
+    found, _ = searched(lambda rate: 1 / rate, grid=grid)
+    assert (found.rate, found.not_tuned, found.rates) == (found.rates[-1], "upper edge", [*grid, *beyond])
+
+
+def test_the_lower_edge_is_bounded_too():
+    found, _ = searched(lambda rate: rate)
+    assert found.rates == [3.125e-05, 6.25e-05, 0.000125, 0.00025, 0.0005, *GRID]
+    assert (found.rate, found.not_tuned) == (3.125e-05, "lower edge")
+
+
+def test_a_rate_at_which_the_loss_diverges_bounds_the_search_and_is_tried_with_one_seed():
+    found, _ = searched(lambda rate: 1 / rate if rate < 0.008 else math.nan)
+    assert (found.rate, found.not_tuned, found.rates) == (0.004, "", [*GRID, 0.008])
+    assert rates_on_all_seeds(found) == [0.002, 0.004]
+
+
+def test_a_rate_at_which_one_seed_diverges_is_not_taken():
+    losses = {0.001: 3.0, 0.002: [1.0, 1.0, math.nan], 0.004: 2.5, 0.008: 2.75, 0.016: 3.0}
+    found, _ = searched(losses)
+    assert (found.rate, found.not_tuned) == (0.004, "")
+    assert rates_on_all_seeds(found) == [0.001, 0.002, 0.004, 0.008]
+
+
+def test_where_every_rate_diverges_there_is_none():
+    assert searched(lambda rate: math.nan)[0] == Search(
+        list(GRID), {rate: range(1) for rate in GRID}, [], None, "diverged"
+    )
+
+
+def test_the_mean_of_all_seeds_decides_and_the_search_goes_on_from_there():
+    losses = {0.001: 3.0, 0.002: [1.0, 3.0, 3.0], 0.004: 2.0, 0.008: [2.5, 1.0, 1.0], 0.016: 2.6}
+    found, rounds = searched(losses)
+    assert (found.rate, found.not_tuned) == (0.008, "")
+    first, around, *beyond = rounds
+    assert (len(first), len(around)) == (3, 6)
+    assert beyond == [[(0.008, 0)], [(0.008, 1), (0.008, 2)], [(0.016, 0)], [(0.016, 1), (0.016, 2)]]
+
+
+def test_of_equally_good_rates_the_lower_one_is_taken():
+    found, _ = searched({0.0005: 3.0, 0.001: 2.5, 0.002: 2.5, 0.004: 3.0})
+    assert found.rate == 0.001
+
+
+def test_with_one_seed_the_first_decides():
+    found, rounds = searched(distance_to(0.008), seeds=1)
+    assert (found.rate, [len(each) for each in rounds]) == (0.008, [3, 1, 1])
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("number", [2, 3, 5])
+def test_the_fewest_trials_are_those_of_a_grid_with_the_best_inside(number, seeds):
+    grid = [0.001 * 2**place for place in range(number)]
+    made = [
+        sum(map(len, searched(distance_to(optimum), grid=grid, seeds=seeds)[0].seeds.values()))
+        for optimum in (grid[0] / 4, *grid, grid[-1] * 4)
+    ]
+    assert fewest_trials(number, seeds) == min(made)
+
+
+def test_rates_that_are_close_have_different_names_that_say_them_exactly():
+    rates = (0.0012345678, 0.0012345679)
+    names = [trial_name("favor+-none@num_features=32", rate) for rate in rates]
+    assert [get_variant(name).settings["learning_rate"] for name in names] == list(rates)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    """Makes a comparison and its trials with given validation losses (None: failed); those of the test are opposite."""
+
+    def make(losses, **other):
+        rates = [0.001 * 2**k for k in range(len(losses))]
+        by_name = {trial_name(VARIANT, rate): loss for rate, loss in zip(rates, losses, strict=True)}
+        make_comparison(tmp_path, VARIANT, 1, learning_rates=rates, **other)
+        fates = {(name, 0): ("failed", "diverged: made up") for name, loss in by_name.items() if loss is None}
+        at = make_comparison(
+            tmp_path / "tuning", ",".join(by_name), 1, fates=fates, loss=lambda name, seed, step: by_name[name] or 0.1
+        )
+        for path in at.glob("*/seed0/metrics.jsonl"):
+            rows = metrics_rows(path)
+            for row in rows:
+                if row["split"] == "test":
+                    row["bits_per_byte"] = 100 - row["bits_per_byte"]
+                if row["split"] == "validation" and row["step"] < 100:
+                    row["bits_per_byte"] = 50 - row["bits_per_byte"]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path, read_comparison(tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([3.0, 2.5, 2.75], 0.002),
+        ([3.0, 2.5, 2.0], 0.004),
+        ([2.5, 2.5], 0.001),  # equally good: the lower one
+        ([None, 2.5, 3.0], 0.002),
+        ([3.0, None], 0.001),
+        ([None, None], None),
+    ],
+)
+def test_of_a_fixed_grid_the_choice_is_the_lowest_validation_loss_at_the_end_and_never_of_a_diverged_trial(
+    made_up, losses, best
+):
+    root, comparison = made_up(losses)
+    found = search_of(root, comparison, VARIANT)
+    assert (found.rate, found.rates, found.missing) == (best, comparison.learning_rates, [])
+
+
+def test_where_more_is_better_the_choice_is_the_highest_and_an_unfinished_trial_has_no_loss(made_up):
+    root, comparison = made_up([3.0, 2.5])
+    comparison.objective = replace(comparison.objective, better="higher")
+    assert search_of(root, comparison, VARIANT).rate == 0.001
+    assert rates_caption(comparison).startswith("Final validation")
+    assert "(higher is better)" in rates_caption(comparison)
+    write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
+    assert figures_of(root, comparison, VARIANT) == {0.001: [3.0], 0.002: []}
+    assert search_of(root, comparison, VARIANT).missing == [(0.002, 0)]
+
+
+def test_a_trial_that_tests_its_best_weights_has_their_figure(made_up):
+    root, comparison = made_up([3.0, 2.5])
+    comparison.config["tested"] = "best"
+    assert rates_caption(comparison).startswith("Best validation")
+    assert figures_of(root, comparison, VARIANT) == {0.001: [3.0], 0.002: [2.5]}
+    # The evaluations before the last one are of 50 less these.
+    comparison.objective = replace(comparison.objective, better="higher")
+    assert figures_of(root, comparison, VARIANT) == {0.001: [47.0], 0.002: [47.5]}
+
+
+def test_of_a_fixed_grid_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
+    root, comparison = made_up([3.0, 2.5, None])
+    (variant,) = comparison.variants
+    figures = {"0.001": "3.000", "0.002": "2.500", "0.004": "-"}
+    for rate, told in ((0.002, "0.002"), (0.004, "0.004 (edge)"), (None, "not chosen yet")):
+        variant.settings = {"learning_rate": rate} if rate else {}
+        row = {"variant": VARIANT, **figures, "trained with": told}
+        assert rates_table(root, comparison).to_dict("records") == [row]
+    variant.name, variant.settings = f"{VARIANT}@learning_rate=0.001", {"learning_rate": 0.001}
+    assert rates_table(root, comparison)["trained with"].tolist() == ["0.001"]
+    comparison.learning_rates = []
+    assert rates_table(root, comparison) is None
+
+
+def test_the_table_says_what_diverged_what_was_tried_beyond_the_grid_and_what_is_not_tuned(made_up):
+    root, comparison = made_up([3.0, 2.5, 2.75, None], rate_seeds=1)
+    comparison.learning_rates = [0.002, 0.004]  # the others are beyond it; the highest is not needed
+    (variant,) = comparison.variants
+    figures = {"0.001": "3.000", "0.002": "2.500", "0.004": "2.750"}
+    for edge, told in (("", "0.002"), ("upper edge", "0.002 (not tuned: upper edge)")):
+        variant.settings, variant.not_tuned = {"learning_rate": 0.002}, edge
+        assert rates_table(root, comparison).to_dict("records") == [
+            {"variant": VARIANT, **figures, "trained with": told}
+        ]
+    comparison.learning_rates = [0.004, 0.008]
+    assert rates_table(root, comparison).to_dict("records")[0]["0.008"] == "diverged"
+    assert search_of(root, comparison, VARIANT).rate == 0.002
+
+
+def test_what_is_not_tuned_is_marked_beside_its_name_and_said_below_the_table(make_comparison, tmp_path):
+    comparison = read_comparison(make_comparison(tmp_path, f"{VARIANT},elu+1-none,relu-none", rate_seeds=3))
+    summary = summarise(tmp_path, comparison)
+    assert "ot tuned" not in how_to_read(main_table(summary, comparison), summary, comparison)
+    for variant, why in zip(comparison.variants, ("", "upper edge", "diverged"), strict=True):
+        variant.not_tuned = why
+    table = main_table(summary, comparison)
+    assert table["variant"].tolist() == [VARIANT, "elu+1-none\n[not tuned]", "relu-none\n[not tuned]"]
+    said = how_to_read(table, summary, comparison)
+    assert "Not tuned, as the highest learning rate that was tried is its best: elu+1-none." in said
+    assert "Not tuned, as its loss diverged at every learning rate that was tried: relu-none." in said
+    assert terminal_table(summary, comparison).caption.plain.count("Not tuned") == 2
+
+
+def test_the_figure_has_a_line_of_means_a_dot_for_each_seed_and_a_ring_around_the_rate_of_the_variant():
+    names = [VARIANT, "softmax-rope"]
+    comparison = make_record(variants=names, learning_rates=[0.001, 0.002], rate_seeds=2)
+    comparison.variants[0].settings = {"learning_rate": 0.002}
+    figures = {0.001: [3.0, 3.5], 0.002: [2.0, 2.5], 0.004: [2.5, 2.5], 0.008: [90.0]}
+    (axes,) = rates_figure({VARIANT: figures, "softmax-rope": {}}, comparison).axes
+    line, dots, ring = ([list(values) for values in each.get_data()] for each in axes.get_lines())
+    assert line == [[0.001, 0.002, 0.004, 0.008], [3.25, 2.25, 2.5, 90.0]]
+    assert dots == [[0.001, 0.001, 0.002, 0.002, 0.004, 0.004], [3.0, 3.5, 2.0, 2.5, 2.5, 2.5]]
+    assert ring == [[0.002], [2.25]]
+    assert axes.get_ylim() == pytest.approx((2.0 - 0.12, 3.5 + 0.12)), "what is far from the best is cut off"
+
+
+def test_the_figure_leaves_out_rates_that_diverge_and_a_fixed_grid_has_none(made_up):
+    root, comparison = made_up([3.0, 2.5, 2.75, None], rate_seeds=1)
+    with undrawn():
+        assert draw_rates(root, root, replace(comparison, rate_seeds=0)) is None
+        assert draw_rates(root, root, comparison).stem == "rates"
+    assert (root / "figures" / "rates.svg").exists()
+    with undrawn():
+        assert draw_rates(root / "nothing", root / "nothing", comparison) is None
+
+
+def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):
+    root, comparison = made_up([3.0, 2.5])
+    tuned = replace(comparison.variants[0], settings={"learning_rate": 0.002})
+    rope = replace(tuned, name="softmax-rope@dim=64", baseline="softmax-none@dim=64", settings={"dim": 64})
+    fixed = replace(rope, name="softmax-rope@learning_rate=0.1", settings={"learning_rate": 0.1})
+    comparison.variants = [tuned, rope, fixed]
+    found = {variant.name: (variant.baseline, variant.settings) for variant in trials(root, comparison).variants}
+    assert found == {
+        f"{name}@learning_rate={rate}": (f"{baseline}@learning_rate={rate}", {**settings, "learning_rate": rate})
+        for name, baseline, settings in ((VARIANT, VARIANT, {}), (rope.name, rope.baseline, {"dim": 64}))
+        for rate in (0.001, 0.002)
+    }
+    assert [variant.name for variant in untuned(comparison)] == ["softmax-rope@dim=64"]
+
+
+def tuned_run(root, *more, variants=VARIANT, rates="0.1,1,1e29"):
+    """At 0.1 it is lowest, at 1e29 it is not finite after a step."""
+    arguments = ["run", "convergence", *QUICK, "--variants", variants, "--seeds", "2", "--out", str(root), *more]
+    return main([*arguments, *(["--learning-rates", rates] if rates else [])])
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs") / "tuned"
+    with undrawn():
+        assert tuned_run(root) == 1
+    return root
+
+
+@pytest.fixture
+def copied(tuned, tmp_path):
+    return shutil.copytree(tuned, tmp_path / "tuned")
+
+
+@pytest.fixture
+def _without_report(monkeypatch):
+    """Figures take most of the time of so small a run."""
+    monkeypatch.setattr(run_training, "write_report", lambda root, study: root / "report.html")
+    monkeypatch.setattr(run_training, "result_table", lambda root: "")
+    monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
+
+
+def settings_of(root):
+    return {variant.name: variant.settings for variant in read_comparison(root).variants}
+
+
+def trained(root):
+    """The trials on disk, by rate: their seeds."""
+    runs = sorted(path.parent for path in (root / "tuning").glob("*/seed*/config.json"))
+    return {
+        rate: [run.name for run in runs if run.parent.name == trial_name(VARIANT, rate)]
+        for rate in (0.01, 0.1, 1.0, 10.0, 1e29)
+    }
+
+
+WHOLE = {0.01: ["seed0", "seed1"], 0.1: ["seed0", "seed1"], 1.0: ["seed0", "seed1"], 10.0: [], 1e29: ["seed0"]}
+
+
+def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_extended_for(tuned):
+    assert settings_of(tuned) == {VARIANT: {"learning_rate": 0.1}}
+    assert [run_config(tuned, VARIANT, seed).config["learning_rate"] for seed in (0, 1)] == [0.1, 0.1]
+    assert trained(tuned) == WHOLE
+    assert run_status(tuned / "tuning", f"{VARIANT}@learning_rate=1e+29", 0).state == "failed"
+    for seed in (0, 1):
+        (note,) = run_status(tuned, VARIANT, seed).notes
+        place = f"taken over from tuning, {VARIANT}@learning_rate=0.1 seed {seed}"
+        assert note.startswith(f"{place}, trained there at commit ")
+        trial = tuned / "tuning" / f"{VARIANT}@learning_rate=0.1" / f"seed{seed}"
+        assert (tuned / VARIANT / f"seed{seed}" / "metrics.jsonl").read_bytes() == (
+            trial / "metrics.jsonl"
+        ).read_bytes()
+    report = (tuned / "report.md").read_text()
+    assert "| variant | 0.01 | 0.1 | 1.0 | 1e+29 | trained with |" in report
+    assert place in report
+    assert "](figures/rates.png)" in report
+    record = read_comparison(tuned / "tuning")
+    assert [variant.settings["learning_rate"] for variant in record.variants] == [0.01, 0.1, 1.0, 1e29]
+    assert record.seeds == [0, 1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_trials_that_the_search_did_not_ask_for_are_not_waited_for(tuned, tmp_path, packed, capsys):
+    root = tmp_path / "packed" if packed else tuned
+    if packed:
+        assert main(["pack", str(tuned), "--out", str(root)]) == 0
+    (trials_alone,) = Follower(root / "tuning").look()
+    assert (trials_alone.counts, trials_alone.has_ended) == ({"done": 6, "failed": 1}, True)
+    assert main(["watch", str(root / "tuning"), "--once"]) == 0
+    assert "queued" not in capsys.readouterr().out
+    summary = summarise(root / "tuning", read_comparison(root / "tuning")).drop_duplicates("variant")
+    assert summary["planned"].tolist() == [2, 2, 2, 1]
+    assert summary["unfinished"].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("rates", ["0.001,0.002", None])
+def test_another_grid_is_refused(tuned, capsys, rates):
+    before = (tuned / "comparison.json").read_bytes()
+    assert tuned_run(tuned, rates=rates) == 2
+    now = "[0.001, 0.002]" if rates else "[]"
+    told = capsys.readouterr().err
+    assert f"differs in learning_rates ([0.1, 1.0, 1e+29] there, {now} now); give another --out" in told
+    assert (tuned / "comparison.json").read_bytes() == before
+
+
+def forget_the_choice(root, **other):
+    comparison = replace(read_comparison(root), **other)
+    comparison.variants[0].settings = {}
+    write_record(root / "comparison.json", comparison)
+    shutil.rmtree(root / VARIANT)
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice_and_repeats_no_other(tuned, copied):
+    forget_the_choice(copied)
+    trial = copied / "tuning" / f"{VARIANT}@learning_rate=0.1" / "seed0"
+    write_json(trial / "status.json", {"state": "queued", "reason": "stopped at step 2"})
+    rows = (trial / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (trial / "metrics.jsonl").write_text("".join(row for row in rows if json.loads(row)["step"] <= 2))
+    shutil.rmtree(trial / "checkpoint" / "step00000004")
+    shutil.rmtree(copied / "tuning" / f"{VARIANT}@learning_rate=1.0" / "seed1")
+    statuses = {path: path.read_bytes() for path in (copied / "tuning").glob("*/seed*/status.json")}
+    del statuses[trial / "status.json"]
+    assert tuned_run(copied) == 0, "what diverged is not tried again"
+    assert settings_of(copied) == settings_of(tuned)
+    assert trained(copied) == WHOLE
+    assert {path: path.read_bytes() for path in statuses} == statuses
+    for seed in ("seed0", "seed1"):
+        before, after = (repeated_rows(root / VARIANT / seed / "metrics.jsonl") for root in (tuned, copied))
+        assert before == after
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_an_older_comparison_whose_rates_were_found_in_the_fixed_grid_keeps_to_it(copied):
+    for seed in ("seed0", "seed1"):
+        shutil.rmtree(copied / "tuning" / f"{VARIANT}@learning_rate=0.01" / seed)
+    shutil.rmtree(copied / "tuning" / f"{VARIANT}@learning_rate=1.0" / "seed1")
+    comparison = replace(read_comparison(copied), rate_seeds=0)
+    write_record(copied / "comparison.json", comparison)
+    before = trained(copied)
+    assert tuned_run(copied) == 0
+    assert (trained(copied), read_comparison(copied).rate_seeds) == (before, 0)
+    assert rates_table(copied, read_comparison(copied))["trained with"].tolist() == ["0.1 (edge)"]
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_trials_of_an_older_comparison_without_a_choice_are_gone_on_with(copied):
+    for rate, seed in ((0.01, 0), (0.01, 1), (0.1, 1), (1.0, 1)):
+        shutil.rmtree(copied / "tuning" / trial_name(VARIANT, rate) / f"seed{seed}")
+    forget_the_choice(copied, rate_seeds=0)
+    kept = copied / "tuning" / trial_name(VARIANT, 0.1) / "seed0" / "status.json"
+    status = kept.read_bytes()
+    assert tuned_run(copied) == 0
+    assert (trained(copied), settings_of(copied)) == (WHOLE, {VARIANT: {"learning_rate": 0.1}})
+    assert kept.read_bytes() == status
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_variants_that_are_added_later_have_trials_of_their_own_and_change_no_choice(tuned, copied):
+    failed = f"{VARIANT}@learning_rate=1e+29/seed0/status.json"
+    runs = {path: path.read_bytes() for path in (copied / VARIANT).rglob("*") if path.is_file()}
+    assert tuned_run(copied, variants="elu+1-none") == 1
+    assert list(settings_of(copied)) == [VARIANT, "elu+1-none"]
+    assert settings_of(copied)[VARIANT] == {"learning_rate": 0.1}
+    names = [variant.name for variant in read_comparison(copied / "tuning").variants]
+    of_each = [[name for name in names if name.startswith(f"{variant}@")] for variant in (VARIANT, "elu+1-none")]
+    assert of_each[0] == [trial_name(VARIANT, rate) for rate in (0.01, 0.1, 1.0, 1e29)]
+    assert {trial_name("elu+1-none", rate) for rate in (0.1, 1.0, 1e29)} <= {*of_each[1]}
+    assert names == of_each[0] + of_each[1]
+    assert (copied / "tuning" / failed).read_bytes() == (tuned / "tuning" / failed).read_bytes()
+    assert {path: path.read_bytes() for path in runs} == runs
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_a_variant_all_of_whose_trials_diverged_keeps_the_comparison_s_rate_for_good(tmp_path, capsys):
+    root = tmp_path / "out"
+    assert tuned_run(root, rates="1e29,1e30") == 1
+    rate = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
+    assert f"{VARIANT}: {rate} (the comparison's: it diverged at all of them)" in capsys.readouterr().out
+    assert settings_of(root) == {VARIANT: {"learning_rate": rate}}
+    assert run_status(root, VARIANT, 0).state == "done"
+    told = f"{rate} (not tuned: diverged)"
+    row = {"variant": VARIANT, "1e+29": "diverged", "1e+30": "diverged", "trained with": told}
+    assert rates_table(root, read_comparison(root)).to_dict("records") == [row]
+    assert tuned_run(root, rates="1e29,1e30") == 0, "what is on record is whole, and nothing is tried again"
+    assert run_config(root, VARIANT, 1).config["learning_rate"] == rate
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_what_there_was_no_time_for_counts_the_trials(tmp_path, capsys, monkeypatch):
+    hour = 3600.0
+    monkeypatch.setattr(run_training, "estimated_seconds", lambda variants, *_: {each.name: hour for each in variants})
+    variants = f"{VARIANT},{VARIANT}@learning_rate=0.1"
+    assert tuned_run(tmp_path / "out", "--for", "30m", "--workers", "1", variants=variants, rates="0.001,0.002") == 0
+    told = capsys.readouterr().out
+    # Of two rates and one beyond them with two seeds each; and two runs at the rate that is known.
+    assert "8 runs or more are left that there was no time for (--for), 6 of them trials of learning rates" in told
+    assert "about 8.0 h one at a time" in told
+
+
+def test_trials_that_were_made_are_not_left(made_up):
+    root, comparison = made_up([3.0, 2.5], rate_seeds=3)
+    assert trials_left(root, comparison) == {VARIANT: 7}, "nine, less these two"
+    assert trials_left(root, replace(comparison, rate_seeds=1)) == {VARIANT: 1}
+    assert trials_left(root, replace(comparison, rate_seeds=0)) == {VARIANT: 0}
+
+
+def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
+    out = tmp_path / "out"
+    variants = "softmax-none,softmax-none@learning_rate=0.1"
+    assert tuned_run(out, "--dry-run", variants=variants, rates="0.001,0.002,0.004") == 0
+    told = capsys.readouterr().out
+    # Of the first, three rates with two seeds, and the best of them are its runs; of the other, two seeds.
+    assert "8 runs or more, 8,192 tokens" in told
+    assert "6 of the runs are trials of learning rates (0.001, 0.002, 0.004)" in told
+    assert "the best and its neighbours with 2;" in told
+    assert "rates beyond it are tried too, up to 5 at each edge" in told
+    assert not out.exists()

@@ -1,0 +1,41 @@
+"""What counting words says of texts, against what is worked out by hand."""
+
+from math import log
+
+import numpy as np
+import pytest
+
+from experiments.train.dictionary import word_by_word
+from experiments.train.word_counts import naive_bayes, overlap, repeated
+
+
+def test_naive_bayes_weighs_each_word_by_its_share_in_a_class():
+    # Good: 3 of 3 words and 1 of 3 + 4 · 1 kinds ... of class 0: good 2, film 1; of class 1: bad 1, film 2.
+    train, labels = ["Good, good film", "bad film film"], np.array([0, 1])
+    # film: log 2/6 against log 3/6; good: 3/6 against 1/6; bad: 1/6 against 2/6. "new" was not seen.
+    assert log(2 / 6) + log(3 / 6) > log(3 / 6) + log(1 / 6)
+    assert 2 * log(2 / 6) + log(3 / 6) + log(1 / 6) < 2 * log(3 / 6) + log(1 / 6) + log(2 / 6)
+    found = naive_bayes(train, labels, ["new good film", "film film good bad", "film"], 2, bigrams=False)
+    assert found.tolist() == [0, 1, 1]
+
+
+def test_bigrams_tell_an_order_that_words_do_not():
+    train, labels = ["not bad", "bad not"], np.array([0, 1])
+    assert naive_bayes(train, labels, ["not bad", "bad not"], 2, bigrams=True).tolist() == [0, 1]
+    assert naive_bayes(train, labels, ["not bad", "bad not"], 2, bigrams=False).tolist() == [0, 0]
+
+
+def test_the_more_frequent_class_wins_where_words_say_nothing():
+    assert naive_bayes(["a", "a", "a"], np.array([0, 1, 1]), ["b", ""], 2, bigrams=False).tolist() == [1, 1]
+
+
+def test_the_words_of_pairs():
+    pairs = ["The cat", "A b", "", "法院"], ["the dog sat", "a, B!", "", "法官"]
+    assert overlap(*pairs) == pytest.approx([1 / 4, 1, 0, 1 / 3])
+    assert repeated(*pairs) == pytest.approx([1 / 2, 1, 0, 1 / 2])
+
+
+def test_a_dictionary_is_learnt_though_no_word_stands_alone():
+    sources = ["the house", "the book", "a book"]
+    targets = ["das Haus", "das Buch", "ein Buch"]
+    assert word_by_word(sources, targets, ["a house, the book new."]) == ["ein Haus, das Buch new."]
