@@ -83,8 +83,8 @@ class Study:
     """the recipe of presets.toml that its models are trained by; none: what its presets say, and else Config"""
     table_note: str = ""
     """what else has to be said below the main table"""
-    overview: Part | None = None
-    """(directories of its comparisons) -> the tables that stand on the page over several comparisons; None: none"""
+    overview: Sequence[Mapping[str, Any]] = ()
+    """tables that stand on the page over several comparisons: entries of show/keys.py"""
     claims: Path | Part | Sequence[Any] = ()
     """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
     primary: Collection[str] = ()

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Picture
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from experiments.figures.curves import beyond_the_axis, mark_floors, shown_floors
 from experiments.figures.panels import (
@@ -27,12 +27,15 @@ from experiments.figures.style import DOTS_PER_INCH, MUTED, label, label_powers_
 from experiments.records.schema import Floor
 from experiments.show.keys import Figure, Quantity
 from experiments.show.rows import Rows, summary
+from experiments.show.words import amount
 
 THIN, THICK, MARKS = 0.6, 1.8, 7
+INK = "#333333"
+"""of a column of numbers"""
 LETTERS = 11
 """of an axis' name in an inch"""
-LETTER, LINE = 0.066, 10.5
-"""inches of a letter of a name, points of a line of it"""
+LETTER, LINE, HANDLE = 0.066, 10.5, 0.8
+"""inches of a letter of a name, points of a line of it, inches of what stands before it in a legend"""
 STEP = 0.015
 """share of the axis between two intervals at one place"""
 OWN_LOOK = ("variant", "encoding", "without_length")
@@ -52,6 +55,7 @@ CALLED = {"dim": "width"}
 NOTES = {
     ("lines", "seeds"): "Thin: each seed. Thick: mean of the finished seeds.",
     ("lines", "range"): "Line: mean; band: least to largest of the seeds.",
+    ("lines", "band"): "Line: mean; band: 95 % interval (Student's t).",
     ("lines", "interval"): "Mark: mean; bar: 95 % interval (Student's t).",
     ("lines", "marks"): "Mark: mean; bar: 95 % interval (Student's t).",
     ("dots", "seeds"): "Small dots: seeds; marker: mean; line: 95 % interval (Student's t).",
@@ -67,6 +71,9 @@ def draw(figure: Figure, quantities: dict[str, Quantity], rows: Rows) -> Picture
         return made
     names = [figure.quantity] if isinstance(figure.quantity, str) else figure.quantity
     found = {name: rows.of(quantities[name]) for name in names}
+    if figure.only:
+        wanted = pkgutil.resolve_name(figure.only)(rows)
+        found = {name: part[part["variant"].isin(wanted)] for name, part in found.items()}
     found = {name: part for name, part in found.items() if len(part)}
     if not found:
         return None
@@ -125,7 +132,7 @@ class Drawing:
     def finish(self, picture: Picture, more: str = "") -> Picture:
         """The line at the head."""
         spread = NOTES.get((self.figure.kind, self.figure.spread), "")
-        if self.figure.spread == "seeds" and len(self.rows.comparison.seeds) == 1:
+        if self.figure.spread in BESIDE_MEANS and len(self.rows.comparison.seeds) == 1:
             spread = ONE_SEED
         if self.figure.uses_data:
             note = " ".join(filter(None, [self.rows.filled(self.figure.note), spread]))
@@ -156,15 +163,17 @@ class Lines(Drawing):
         floors, more = self._floors(picture)
         for axes, part in panels:
             self._panel(axes, part)
-            mark_floors(axes, [] if figure.names == "ends" else floors)
+            mark_floors(axes, floors if figure.names == "legend" else [])
         self._horizontal(picture.axes)
         if figure.spread in ("interval", "marks") and any(self.quantities[name].scale == "log" for name in self.found):
             for place in range(columns_of(picture.axes[0])):
                 end_below_the_lowest(picture.axes[place :: columns_of(picture.axes[0])])
         if figure.names == "legend":
-            legend_below(picture, picture.axes, 3, handlelength=3.5)
+            longest = max(len(self.text(value)) for value in self.table[figure.line].unique())
+            columns = max(1, int(picture.get_figwidth() / (LETTER * longest + HANDLE)))
+            legend_below(picture, picture.axes, min(columns, 3), handlelength=3.5)
         self.finish(picture, cut + more + self._absent())
-        if figure.names == "ends":
+        if figure.names != "legend":
             name_ends(picture, floors)
         return picture
 
@@ -206,7 +215,7 @@ class Lines(Drawing):
         columns = len(places[-1]) if len(by) > 1 else min(figure.columns, len(parts))
         count = -(-len(parts) // columns)
         columns = columns if len(by) > 1 else -(-len(parts) // count)
-        texts = [self.text(value) for value in self.table[figure.line].unique()] if figure.names == "ends" else []
+        texts = [self.text(value) for value in self.table[figure.line].unique()] if figure.names != "legend" else []
         longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
         size = figure.size[0] + LETTER * longest, figure.size[1]
         share: Any = {"all": True, "row": "row", "column": "col"}[figure.y_share]
@@ -286,11 +295,13 @@ class Lines(Drawing):
         found = summary(whole, [figure.x], quantity).set_index(figure.x).sort_index()
         if "seed" in whole:  # a mean of other seeds from step to step would jump
             wide = whole.pivot_table(index=figure.x, columns="seed", values="value").dropna()
-            found = found.loc[found.index.isin(wide.index)] if figure.spread in ("seeds", "range") else found
+            found = found.loc[found.index.isin(wide.index)] if figure.spread in BESIDE_MEANS else found
             if figure.spread == "seeds" and wide.shape[1] > 1:
                 axes.plot(wide.index, wide, color=color, linewidth=THIN)
             if figure.spread == "range":
                 axes.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=color, alpha=0.15, lw=0)
+            if figure.spread == "band":
+                axes.fill_between(found.index, found["low"], found["high"], color=color, alpha=0.2, lw=0)
         if figure.spread in ("interval", "marks"):  # side by side, so that no interval covers another
             places = self._aside(found.index, aside)
             reach = np.nan_to_num([found["mean"] - found["low"], found["high"] - found["mean"]])
@@ -306,7 +317,9 @@ class Lines(Drawing):
             cross_at_end(axes, curve, color)
             if whole.empty:  # its name stands where the last of its runs ends
                 places, found = curve.index[-1:], curve[-1:].to_frame("mean")
-        axes.plot(found.index if places is None else places, found["mean"], label=self.text(value), **style)
+        last = f"  {found['mean'].iloc[-1]:{quantity.format}}" if figure.names == "values" else ""
+        places = found.index if places is None else places
+        axes.plot(places, found["mean"], label=self.text(value) + last, **style)
 
     def _aside(self, x: "pd.Index[Any]", steps: float) -> Any:
         """Places on the axis, moved by so many steps."""
@@ -332,7 +345,8 @@ class Lines(Drawing):
     def _floors(self, picture: Picture) -> tuple[list[Floor], str]:
         """The floors that are near enough to be shown, for which the range is widened; and a note on the others."""
         quantity = self.quantities[next(iter(self.found))]
-        if quantity.source != "runs" or quantity.minus or quantity.pairs or "split" not in quantity.where:
+        is_plain = quantity.source == "runs" and not (quantity.minus or quantity.pairs or self.figure.beneath)
+        if not is_plain or "split" not in quantity.where:
             return [], ""
         split, metric = (self.rows.filled(quantity.where[name]) for name in ("split", "metric"))
         values = self.table["value"]
@@ -340,7 +354,7 @@ class Lines(Drawing):
         floors = shown_floors(self.rows.comparison, metric, split, (low, high))
         room = 0.05 * (high - low)
         for axes in picture.axes if floors else []:
-            axes.set_ylim(min(low, floors[0].value - room), max(high, floors[0].value + room))
+            axes.set_ylim(min(low, floors[0].value) - room, max(high, floors[0].value) + room)
         return floors, beyond_the_axis(self.rows.comparison, metric, split, floors)
 
     def _horizontal(self, every: Sequence[Axes]) -> None:
@@ -352,7 +366,7 @@ class Lines(Drawing):
         for place, axes in enumerate(every):
             axes.set_xscale(figure.x_scale, **({"linthresh": 1} if figure.x_scale == "symlog" else {}))
             if figure.x_ticks:
-                show = EngFormatter(places=0) if figure.x_ticks == "engineering" else "{:,.10g}".format
+                show = amount if figure.x_ticks == "engineering" else "{:,.10g}".format
                 axes.set_xticks(values, [show(value) for value in values])
                 axes.minorticks_off()
             elif figure.x_scale != "linear":
@@ -374,6 +388,8 @@ class Lines(Drawing):
 
 KEPT = ("variant", "seed", "quantity", "done")
 """columns that ranges along an axis keep"""
+BESIDE_MEANS = ("seeds", "range", "band")
+"""what is of all finished seeds at each place"""
 
 
 class Dots(Drawing):
@@ -421,10 +437,8 @@ class Dots(Drawing):
             if value not in means.index and quantity.source != "values":
                 continue
             if value not in means.index:
-                why = "no finished seed" if not self.rows.finished.get(str(value)) else "nothing to compare"
-                why = "baseline" if quantity.minus and why != "no finished seed" else why
                 place: Any = {"transform": axes.get_yaxis_transform(), "va": "center", "color": MUTED, "fontsize": 8.5}
-                axes.text(0.03, height, why if figure.line == "variant" else "not measured", **place)
+                axes.text(0.03, height, self._why_empty(str(value)), **place)
                 continue
             mine, look = part[part[figure.line] == value]["value"], looks[value]
             if figure.spread == "seeds" and len(mine) > 1:
@@ -436,6 +450,34 @@ class Dots(Drawing):
         axes.xaxis.set_major_locator(MaxNLocator(10 if len(self.found) == 1 else 5, steps=[1, 2, 5, 10]))
         axes.margins(x=0.08)
         axes.tick_params(axis="y", length=0)
+        if quantity.least is not None:
+            axes.set_xlim(left=quantity.least)
+        if figure.beside:
+            self._beside(axes, part, looks, order["height"], quantity)
+
+    def _why_empty(self, value: str) -> str:
+        """What stands in a row without values."""
+        variant = self.rows.variants.get(value)
+        if variant is None:
+            return "not measured"
+        if not self.rows.finished.get(value):
+            return "no finished seed"
+        return "baseline" if self.rows.comparison.baseline_of(variant) == value else "nothing to compare"
+
+    def _beside(
+        self, axes: Axes, part: pd.DataFrame, looks: dict[Any, Any], heights: "pd.Series[float]", quantity: Quantity
+    ) -> None:
+        """A column at the right; and arrows of seeds that never reached what the axis shows."""
+        place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": INK}
+        is_count = self.figure.beside == "reached"
+        axes.text(1.02, -0.85, "seeds that\nreached it" if is_count else "mean", va="bottom", **place)
+        for value, values in part.groupby(self.figure.line)["value"]:
+            height, reached = heights[value], values.dropna()
+            text = f"{len(reached)} of {len(values)}" if is_count else format(values.mean(), quantity.format)
+            axes.text(1.02, height, text, va="center", **place)
+            if len(reached) < len(values) and self.figure.x_mark:
+                look: dict[str, Any] = {"color": looks[value]["color"], "markerfacecolor": "white", "markersize": 6}
+                axes.plot([float(self.rows.filled(self.figure.x_mark))], [height], ">", **look)
 
 
 def _titled(column: str, value: Any) -> str:
@@ -454,6 +496,8 @@ def number_axis(axis: Axis, quantity: Quantity) -> None:
     """A share in percent is one at its axis, too."""
     if quantity.format.endswith("%"):
         axis.set_major_formatter(PercentFormatter(1))
+    elif quantity.format.startswith(","):
+        axis.set_major_formatter(StrMethodFormatter(f"{{x:{quantity.format}}}"))
 
 
 def cross_at_end(axes: Axes, curve: "pd.Series[float]", color: str) -> None:

@@ -1,6 +1,7 @@
 """What a report has of a study's own: its figures, saved, and its tables, in reading order."""
 
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from experiments.show.draw import draw
 from experiments.show.keys import Figure, Quantity, shown_of
 from experiments.show.rows import Rows
 from experiments.show.tables import table_of
-from experiments.study import Entries, FigureEntry, TableEntry
+from experiments.study import Entries, FigureEntry, Study, TableEntry
 
 
 def entries_of(rows: Rows, output: Path) -> Entries:
@@ -26,8 +27,20 @@ def entries_of(rows: Rows, output: Path) -> Entries:
     for table in (table for table in shown.tables if rows.holds(table.when)):
         made = table_of(table, shown.quantities, rows)
         if made is not None and len(made):
-            entries.append(TableEntry(rows.filled(table.title), made, rows.filled(table.caption), table.uses_data))
+            attributes: Any = made.attrs
+            title, caption = (rows.filled(text, **attributes) for text in (table.title, table.caption))
+            entries.append(TableEntry(title, made, caption, table.uses_data))
     return entries
+
+
+def tables_over(study: Study, roots: Sequence[Path]) -> list[TableEntry]:
+    """The tables of a study over several of its comparisons; none of those that have nothing to show."""
+    made = [(table, pkgutil.resolve_name(table.make)(roots)) for table in shown_of(study).overview]
+    return [
+        TableEntry(study.said(table.title), found, study.said(table.caption, **found.attrs))
+        for table, found in made
+        if found is not None
+    ]
 
 
 def _each(

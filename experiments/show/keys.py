@@ -99,13 +99,18 @@ class Figure(Entry, kw_only=True):
     """column: a row of panels for each of its values"""
     line: str = "variant"
     """column: a line, or a row of dots, for each of its values"""
-    spread: Literal["seeds", "range", "interval", "marks", "none"] = "seeds"
-    """beside the mean: a thin line or dot for each seed, a band from least to largest, a 95 % interval, or that without
-    a line between the means"""
+    spread: Literal["seeds", "range", "band", "interval", "marks", "none"] = "seeds"
+    """beside the mean: a thin line or dot for each seed, a band from least to largest or of the 95 % interval, that
+    interval at each mark, or that without a line between the means"""
     baseline: str = ""
     """this variant is shown in every panel: a dashed line at its mean (dots), a thin grey line (lines)"""
+    only: str = ""
+    """``module:function`` that makes of ``Rows`` the names of the variants that are shown; none: no figure"""
     order: Literal["given", "value"] = "given"
     """of the rows of dots"""
+    beside: Literal["", "mean", "reached"] = ""
+    """at the right of the rows of dots: their means, or how many of their seeds have a value; a mean stands only where
+    all have one, and else an arrow at ``x_mark``"""
     group: str = ""
     """column: a gap between the rows of dots with different values"""
     zero: bool = False
@@ -129,8 +134,8 @@ class Figure(Entry, kw_only=True):
     """share of the horizontal axis whose values do not set the vertical range"""
     y_share: Literal["all", "row", "column"] = "all"
     """panels with one vertical axis"""
-    names: Literal["ends", "legend"] = "ends"
-    """lines are named at their ends, or in one legend below the figure"""
+    names: Literal["ends", "values", "legend"] = "ends"
+    """lines are named at their ends, there with their last values, or in one legend below the figure"""
     columns: int = 4
     """panels side by side, at most"""
     size: tuple[float, float] = (3.1, 3.1)
@@ -141,7 +146,8 @@ class Table(Entry, kw_only=True):
     """Rows of numbers; a table ``[[tables]]``."""
 
     make: str = ""
-    """``module:function`` that makes it from ``Rows``, or gives None; the other keys are of no use then"""
+    """``module:function`` that makes it from ``Rows``, or gives None; the other keys are of no use then. Its ``attrs``
+    are words for title and caption"""
     quantity: str | list[str] = []
     """a name, or several: each then has a column"""
     rows: tuple[str, ...] = ("variant",)
@@ -174,6 +180,8 @@ class Shown(Key, kw_only=True):
     headline: list[Sentence] = []
     figures: list[Figure] = []
     tables: list[Table] = []
+    overview: list[Table] = []
+    """over several of its comparisons: what makes them gets their directories"""
 
 
 @cache
@@ -187,6 +195,7 @@ def shown_of(study: Study) -> Shown:
             "headline": study.headline,
             "figures": [{"stem": each.get("like")} | _filled(each, common["figures"]) for each in figures],
             "tables": [_filled(each, common["tables"]) for each in study.tables],
+            "overview": study.overview,
         }
         return msgspec.convert(entries, Shown)
     except (msgspec.ValidationError, KeyError) as error:

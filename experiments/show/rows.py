@@ -70,6 +70,8 @@ class Rows:
         said |= {"baseline": comparison.baseline_in_words, "number": len(comparison.seeds)}
         said["Quantity"] = objective.quantity[:1].upper() + objective.quantity[1:]
         said["classes"] = ", ".join(map(repr, objective.classes or ()))
+        is_of_one = "second class" in objective.quantity and objective.classes
+        said["second_class"] = f" The second class is {objective.classes[1]!r}." if is_of_one else ""
         named = {part.partition("=")[0] for name in self.variants for part in name.split("@")[1:]}
         said |= {"settings": bool(named - {"dim"}), "widths": "dim" in named}
         if self.variants:
@@ -109,7 +111,8 @@ class Rows:
         if quantity.column != "value":
             rows = rows.assign(value=rows[quantity.column])
         rows = self.chosen(self.chosen(rows, quantity.where), quantity.without, are=False)
-        rows = rows.dropna(axis="columns", how="all") if len(rows) else rows
+        empty = [column for column in rows if column != "value" and rows[column].isna().all()]
+        rows = rows.drop(columns=empty) if len(rows) else rows
         rows = rows.assign(value=rows["value"] * quantity.factor)
         if quantity.pairs:
             parts = [paired(rows, each.a, each.b).assign(variant=each.a, pair=each.name) for each in quantity.pairs]
@@ -166,6 +169,8 @@ def paired(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
 
 def summary(rows: pd.DataFrame, by: list[str], quantity: Quantity) -> pd.DataFrame:
     """n, mean, low and high by these columns, in order of appearance, as the quantity says."""
+    if rows.empty:
+        return rows.assign(n=0, mean=np.nan, low=np.nan, high=np.nan)
     if quantity.spread == "columns":
         return rows[[*by, "value", "low", "high"]].rename(columns={"value": "mean"}).assign(n=1)
     grouped = rows.groupby(by)["value"]

@@ -4,11 +4,10 @@ import pkgutil
 from typing import Any
 
 import pandas as pd
-from matplotlib.ticker import EngFormatter
 
 from experiments.show.keys import Quantity, Table
 from experiments.show.rows import Rows, summary
-from experiments.show.words import with_interval
+from experiments.show.words import amount, with_interval
 
 NOTHING = "-"
 
@@ -58,5 +57,5 @@ def _columns(table: Table, quantity: Quantity, rows: Rows) -> "dict[str, pd.Seri
 
 def _head(value: Any, table: Table) -> str:
     if table.column_format == "engineering":
-        return EngFormatter(places=0)(value)
+        return amount(value)
     return format(value, table.column_format) if table.column_format else str(value)
