@@ -214,7 +214,7 @@ def load_inputs(call, x, batch, head, start):
 def load_projection(call, start):
     """(CHANNELS, BLOCK_M), channels from ``start`` on, a column for each feature, zero beyond D and M. And its rest.
 
-    (What a function returns cannot be None in Triton 3.6: without a rest it is the projection again, which nobody reads.)
+    (A function of Triton 3.6 cannot return None: without a rest it is the projection again, which nobody reads.)
     """
     channel, feature = start + tl.arange(0, call.CHANNELS), tl.arange(0, call.BLOCK_M)
     row = feature
