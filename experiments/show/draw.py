@@ -442,6 +442,7 @@ class Dots(Drawing):
                 continue
             mine, look = part[part[figure.line] == value]["value"], looks[value]
             if figure.spread == "seeds" and len(mine) > 1:
+                mine = mine.dropna()
                 heights = height + 0.22 + 0.08 * mine.groupby(mine).cumcount()
                 axes.plot(mine, heights, ".", color=look["color"], markersize=4)
             mean_with_interval(axes, height, means.loc[str(value)], look["marker"], 6, look["color"])
