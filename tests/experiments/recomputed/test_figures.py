@@ -217,11 +217,3 @@ def test_every_dot_arrow_and_count_of_the_steps_to_the_baseline(report):
     assert ([steps, steps], [0, 1]) in report.lines(axes)[None], "the end of the run"
     every = records.config["evaluate_every"]
     assert f"evaluated every {every} steps ({every * records.tokens_per_step:,} tokens)" in report.markdown
-
-
-def test_every_dot_and_mean_of_the_throughput(report):
-    records, (axes,) = report.records, report.figures["throughput"].axes
-    for variant, row in rows_of_dots(records, axes, axes).items():
-        assert_dots(row, records, variant, "tokens_per_second")
-        mean = records.estimate(variant, "tokens_per_second").mean
-        assert ("no finished seed" if math.isnan(mean) else f"{mean:,.0f}") in row.texts
