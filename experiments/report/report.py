@@ -78,8 +78,9 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         shown = [_shown(output, entry) for entry in entries]
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
+        rebuilt = {f"{name}.csv": to_csv(resolve(make)(root), "%.6g") for name, make in study.rebuilt.items()}
         measured = (path.name for form in ("*.csv*", "*.parquet") for path in root.glob(form))
-        tables = [name for name in measured if name not in (*FILES, PACKED_RUNS)]
+        tables = [name for name in measured if name not in (*FILES, PACKED_RUNS, *rebuilt)]
         queued, unfinished = unfinished_runs(root, comparison, curves)
         main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
@@ -104,12 +105,12 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "main": main_figure,
             "live": interactive(curves, summary, comparison),
             "live_first": study.main_figure in ("", CURVES),
-            "tables": [*evidence.tables, *sorted(tables)],
+            "tables": [*evidence.tables, *sorted([*tables, *rebuilt])],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
             "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
             "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",
         }
-        made |= {file: template(file).render(content) for file in ("report.md", "report.html")}
+        made |= rebuilt | {file: template(file).render(content) for file in ("report.md", "report.html")}
         for file, text in made.items():
             write_atomically(output / file, text)
         (root / "figures").mkdir(exist_ok=True)

@@ -47,7 +47,7 @@ NAMES = {
 }
 """of positions that are not called by their variant's word"""
 FIELD = re.compile(r"\{(\w+):([^}]+)\}")
-FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list")
+FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list", "along")
 
 
 class Missing(Exception):
@@ -219,6 +219,15 @@ class Headline:
         if not names:
             raise Missing(pattern)
         return listed(in_words(self.rows.variants[name]) for name in names)
+
+    def _along(self, name: str, column: str) -> str:
+        """{along:QUANTITY/COLUMN}: its mean at each value of a column."""
+        quantity = self.quantities[name]
+        rows = self.rows.of(quantity)
+        if rows.empty:
+            raise Missing(name)
+        found = summary(rows, [column], quantity)[["mean", column]].itertuples(index=False)
+        return listed(f"{mean:{quantity.format}} at {place:,}" for mean, place in found)
 
     def _means(self, name: str) -> pd.DataFrame:
         rows = self.rows.of(self.quantities[name])

@@ -21,71 +21,30 @@ from experiments.figures.style import (
     legend_label,
     variant_style,
 )
-from experiments.judge.statistics import estimates
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
+from experiments.show.keys import shown_of
+from experiments.studies.decay.rows import EXPECTED_BOUND as EXPECTED_BOUND
 from experiments.studies.decay.rows import uniform_weight
-from experiments.study import Entries, read_study
+from experiments.study import Entries, FigureEntry, read_study
 from linear_rope.diagnostics import expected_rope_mask
 
 STUDY = read_study(Path(__file__).parent)
 BINS = 24
 DISTANCE = "distance Δ (tokens)"
-EXPECTED_BOUND = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 256: "6.54"}
-"""what RoFormer's Figure 2 shows by distance, worked out from its definition; the paper prints no numbers"""
-EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
-"""c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
-
-
-def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
-    bound, scores, mask, attention, losses = (
-        table.read(root) for table in (BOUND, SCORES, MASK, ATTENTION, POSITION_LOSS)
-    )
-    directory = output / "figures"
-    entries: Entries = []
-    if bound is not None:
-        entries.append(draw(directory, STUDY.figure("bound"), bound_figure, bound, EXPECTED_BOUND))
-        shown = bound[bound["distance"].isin(EXPECTED_BOUND)]
-        computed, expected = shown["bound"].map("{:.2f}".format), shown["distance"].map(EXPECTED_BOUND)
-        cells = {"distance": shown["distance"], "computed here": computed, "expected": expected}
-        entries.append(STUDY.table("bound", pd.DataFrame(cells)))
-    if scores is not None:
-        entries.append(draw(directory, STUDY.figure("scores"), scores_figure, scores, HEAD_DIM, EXPECTED_SIMILARITY))
-        entries.append(STUDY.table("scores", scores_shown(scores)))
-    if mask is not None:
-        entries.append(draw(directory, STUDY.figure("mask"), mask_figure, mask))
-    entries += attention_figures(directory, comparison, attention)
-    if losses is not None:
-        entries.append(draw(directory, STUDY.figure("position-loss"), position_loss_figure, losses, comparison))
-    return entries
 
 
 def attention_figures(directory: Path, comparison: Comparison, attention: pd.DataFrame | None) -> Entries:
     """The figures of attention.csv, if there is one."""
     return [
-        draw(directory, STUDY.figure(stem), make, attention, comparison)
+        draw(directory, _entry(stem), make, attention, comparison)
         for stem, make in (("attention", attention_figure), ("attention-layers", layers_figure))
         if attention is not None
     ]
 
 
-def scores_shown(scores: pd.DataFrame) -> pd.DataFrame:
-    """A row of strings per distance: c(Δ) and the mean scores over draws with their intervals."""
-    found = {kind: estimates(scores, "distance", kind) for kind in ("equal", "gaussian")}
-    distances = found["equal"].index.to_numpy()
-    intervals = {
-        kind: [f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in rows.itertuples()]
-        for kind, rows in found.items()
-    }
-    return pd.DataFrame(
-        {
-            "distance": [f"{distance:,}" for distance in distances],
-            "c(Δ)": [f"{value:.3f}" for value in expected_rope_mask(torch.tensor(distances), HEAD_DIM).tolist()],
-            "worked out by hand": [EXPECTED_SIMILARITY.get(distance, "-") for distance in distances],
-            "key equal to its query": intervals["equal"],
-            "independent key": intervals["gaussian"],
-        }
-    )
+def _entry(stem: str) -> FigureEntry:
+    (found,) = (figure for figure in shown_of(STUDY).figures if figure.stem == stem)
+    return FigureEntry(stem, found.title, STUDY.said(found.caption))
 
 
 def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
@@ -96,26 +55,6 @@ def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
     axes.set(xlabel=DISTANCE, ylabel="bound, (2/d)·Σ|Sᵢ| (no unit)")
     axes.set(xlim=(0, max(bound["distance"].max(), 1)), ylim=(0, None))
     axes.legend(loc="upper right", frameon=False)
-    return figure
-
-
-def scores_figure(scores: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> Figure:
-    """Equal content beside its expectation c(Δ), the distances ``risen`` marked, and independent content."""
-    figure, ((left, right),) = panels.grid_of(1, 2, (5, 4.4))
-    equal, gaussian = (estimates(scores, "distance", kind) for kind in ("equal", "gaussian"))
-    _expected_line(left, max(equal.index), head_dim, "expected: c(Δ); 0")
-    right.axhline(0, color="black", linewidth=0.9)
-    for axes, found in ((left, equal), (right, gaussian)):
-        _marks_by_distance(axes, found.reset_index(), "mean over draws")
-    _rings(left, risen, "c(Δ) worked out by hand where it rises again", color="#0072B2", markersize=11)
-    left.axhline(0, color=MUTED, linewidth=0.8)
-    left.set_title("a key equal to its query")
-    left.set_ylabel("score / score at distance 0 (ratio)")
-    right.set_title("an independent key")
-    right.set_ylabel("mean score, qᵀR_Δk / √D")
-    half = 1.5 * max(abs(gaussian["low"].min()), abs(gaussian["high"].max()))
-    right.set_ylim(-half, half)
-    panels.legend_below(figure, [left], 4)
     return figure
 
 
@@ -203,19 +142,6 @@ def attention_by_setting(attention: pd.DataFrame, comparison: Comparison) -> Fig
     without = f" Not shown, as it divides by no sum: {', '.join(sorted(unbounded))}." if unbounded else ""
     panels.head(figure, comparison, f"validation split. Means over layers, heads, seeds and queries.{without}")
     panels.legend_below(figure, figure.axes, 4, handlelength=3)
-    return figure
-
-
-def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure:
-    """A panel per kernel, a line per position encoding: loss against the middle of each range of positions."""
-    figure, shown = panels.panels_of(by_kernel(comparison.variants), 4, (2.75, 3.6), (0.3, 0.4), 6, sharey=True)
-    losses = losses.assign(middle=(losses["first"] + losses["last"] + 1) / 2)
-    for axes, variants in shown:
-        panels.lines_of_variants(axes, losses, variants, "middle", "bits_per_byte")
-        panels.doubling_axis(axes, sorted(losses["middle"].unique()), "position in the window (tokens)")
-    panels.name_vertical(figure, "bits per byte")
-    panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
