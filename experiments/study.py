@@ -95,8 +95,8 @@ class Study:
     """the module whose names stand in braces in its words"""
     all_records: bool = False
     """whether claims are about single records of training, all of which are then packed"""
-    rebuilt: Sequence[str] = ()
-    """tables that its figures make of other files; they are not packed"""
+    rebuilt: Mapping[str, Part] = field(default_factory=dict)
+    """tables that a report makes of other files, (root) -> table, by the name of their file; they are not packed"""
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """of its "figures" and "tables", by name: ``title``, ``caption``, and maybe ``uses_data`` and a figure's ``stem``;
     and any "text" that stands in braces in others"""

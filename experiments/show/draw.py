@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Picture
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from experiments.figures.curves import beyond_the_axis, mark_floors, shown_floors
 from experiments.figures.panels import (
@@ -23,7 +23,15 @@ from experiments.figures.panels import (
     name_vertical,
 )
 from experiments.figures.settings import look_of
-from experiments.figures.style import DOTS_PER_INCH, MUTED, label, label_powers_of_ten, variant_style
+from experiments.figures.style import (
+    DOTS_PER_INCH,
+    MUTED,
+    kernel_style,
+    label,
+    label_powers_of_ten,
+    legend_label,
+    variant_style,
+)
 from experiments.records.schema import Floor
 from experiments.show.keys import Figure, Quantity
 from experiments.show.rows import Rows, summary
@@ -50,7 +58,7 @@ ON_AXIS: dict[str, tuple[Any, Any]] = {
     ),
 }
 """from values to places on an axis, and back"""
-CALLED = {"dim": "width"}
+CALLED = {"dim": "width", "num_features": "M ="}
 """columns whose name is not what a title says"""
 NOTES = {
     ("lines", "seeds"): "Thin: each seed. Thick: mean of the finished seeds.",
@@ -112,13 +120,16 @@ class Drawing:
 
     def text(self, value: Any) -> str:
         """The name of a line, or of a row of dots; and how many of its runs failed."""
-        told = label(self.names.get(value, str(value)), 60)
-        of_variant = self.figure.line == "variant" and value in self.rows.failures
-        return f"{told}\n({self.rows.failures[value]})" if of_variant else told
+        is_variant = self.figure.line == "variant"
+        told = label(self.names.get(value, str(value)), 60) if is_variant else legend_label(str(value))
+        return f"{told}\n({self.rows.failures[value]})" if is_variant and value in self.rows.failures else told
 
     def looks(self, values: pd.DataFrame) -> dict[Any, dict[str, Any]]:
         """A look for each value of the column of lines: a variant's own, or one of a list, the same in every panel."""
         line = self.figure.line
+        if "kernel" in values and "variant" not in values:  # competitors, which nobody trained
+            first = values.drop_duplicates(line)[[line, "kernel", "position"]].to_numpy()
+            return {value: kernel_style(kernel, position) for value, kernel, position in first}
         if line in OWN_LOOK:
             first = values.drop_duplicates(line)[[line, "variant"]].to_numpy()
             return {
@@ -166,10 +177,13 @@ class Lines(Drawing):
             mark_floors(axes, floors if figure.names == "legend" else [])
         self._horizontal(picture.axes)
         if figure.spread in ("interval", "marks") and any(self.quantities[name].scale == "log" for name in self.found):
-            for place in range(columns_of(picture.axes[0])):
-                end_below_the_lowest(picture.axes[place :: columns_of(picture.axes[0])])
+            every, columns = picture.axes, columns_of(picture.axes[0])
+            for place in range(0, len(every), columns) if figure.y_share == "row" else range(columns):
+                shared = slice(place, place + columns) if figure.y_share == "row" else slice(place, None, columns)
+                end_below_the_lowest(every[shared])
         if figure.names == "legend":
-            longest = max(len(self.text(value)) for value in self.table[figure.line].unique())
+            texts = [self.text(value) for value in self.table[figure.line].unique()]
+            longest = max(len(line) for text in texts for line in text.split("\n"))
             columns = max(1, int(picture.get_figwidth() / (LETTER * longest + HANDLE)))
             legend_below(picture, picture.axes, min(columns, 3), handlelength=3.5)
         self.finish(picture, cut + more + self._absent())
@@ -224,7 +238,7 @@ class Lines(Drawing):
             axes.remove()
         shown = list(zip(grid.flat, parts.values(), strict=False))
         for (axes, part), key in zip(shown, keys, strict=True):
-            axes.set_title(label(self._title(key), 60) if by else "")
+            axes.set_title(legend_label(self._title(key)) if by else "")
             quantity = self.quantities[part["quantity"].iloc[0] if len(part) else next(iter(self.found))]
             if len(self.found) > 1 and axes.get_subplotspec().is_first_col():
                 axes.set_ylabel(fill(self.rows.filled(quantity.label), int(LETTERS * figure.size[1])))
@@ -254,6 +268,10 @@ class Lines(Drawing):
         if quantity.scale != "linear":
             axes.set_yscale(quantity.scale, **({"linthresh": quantity.linthresh} if quantity.scale == "symlog" else {}))
             label_powers_of_ten(axes)
+            if quantity.format.startswith(","):
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+                axes.yaxis.set_minor_locator(NullLocator())
         if quantity.least is not None:
             axes.set_ylim(bottom=quantity.least)
 
@@ -276,6 +294,20 @@ class Lines(Drawing):
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **look)
         if figure.y_mark != "":
             axes.axhline(float(self.rows.filled(figure.y_mark)), linestyle=DASHED, **look)
+        for number, (place, line) in enumerate(self._marks_of(part)):
+            color = self.every_look[line]["color"]
+            axes.axvline(place, linestyle=DOTTED, linewidth=1.2, color=color)
+            beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            axes.annotate(f"{place:,.0f}", (place, 0.02 + 0.06 * number), (3, 0), color=color, fontsize=8, **beside)
+
+    def _marks_of(self, part: pd.DataFrame) -> list[tuple[float, str]]:
+        """Places of the vertical lines of a panel, and the lines that they belong to."""
+        if not self.figure.x_marks:
+            return []
+        found = self.rows.of(self.quantities[self.figure.x_marks])
+        for each in (each for each in self.by if each in found):
+            found = found[found[each] == part[each].iloc[0]]
+        return list(found[["value", self.figure.line]].itertuples(index=False)) if len(found) else []
 
     def _expected_of(self, part: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
         """By line the rows of what is expected in a panel."""
@@ -300,8 +332,8 @@ class Lines(Drawing):
                 axes.plot(wide.index, wide, color=color, linewidth=THIN)
             if figure.spread == "range":
                 axes.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=color, alpha=0.15, lw=0)
-            if figure.spread == "band":
-                axes.fill_between(found.index, found["low"], found["high"], color=color, alpha=0.2, lw=0)
+        if figure.spread == "band":
+            axes.fill_between(found.index, found["low"], found["high"], color=color, alpha=0.2, lw=0)
         if figure.spread in ("interval", "marks"):  # side by side, so that no interval covers another
             places = self._aside(found.index, aside)
             reach = np.nan_to_num([found["mean"] - found["low"], found["high"] - found["mean"]])

@@ -4,16 +4,18 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from experiments.figures import style
 from experiments.show.draw import draw
-from experiments.show.keys import Figure, Quantity, shown_of
+from experiments.show.keys import Figure, Quantity, Table, shown_of
 from experiments.show.rows import Rows
 from experiments.show.tables import table_of
 from experiments.study import Entries, FigureEntry, Study, TableEntry
+
+EntryT = TypeVar("EntryT", Figure, Table)
 
 
 def entries_of(rows: Rows, output: Path) -> Entries:
@@ -25,11 +27,12 @@ def entries_of(rows: Rows, output: Path) -> Entries:
             if style.save_figure(partial(draw, one, quantities, rows), output / "figures", stem):
                 entries.append(FigureEntry(stem, title, caption, one.uses_data))
     for table in (table for table in shown.tables if rows.holds(table.when)):
-        made = table_of(table, shown.quantities, rows)
-        if made is not None and len(made):
-            attributes: Any = made.attrs
-            title, caption = (rows.filled(text, **attributes) for text in (table.title, table.caption))
-            entries.append(TableEntry(title, made, caption, table.uses_data))
+        for of_each, quantities, words in _each(table, shown.quantities, rows):
+            made = table_of(of_each, quantities, rows)
+            if made is not None and len(made):
+                words |= {str(name): value for name, value in made.attrs.items()}
+                title, caption = (rows.filled(text, **words) for text in (of_each.title, of_each.caption))
+                entries.append(TableEntry(title, made, caption, of_each.uses_data))
     return entries
 
 
@@ -44,17 +47,19 @@ def tables_over(study: Study, roots: Sequence[Path]) -> list[TableEntry]:
 
 
 def _each(
-    figure: Figure, quantities: dict[str, Quantity], rows: Rows
-) -> Iterator[tuple[Figure, dict[str, Quantity], dict[str, Any]]]:
-    """A figure, or one for each value of the column that it says: with the quantities and words of each."""
-    if not figure.each:
-        yield figure, quantities, {}
+    entry: EntryT, quantities: dict[str, Quantity], rows: Rows
+) -> Iterator[tuple[EntryT, dict[str, Quantity], dict[str, Any]]]:
+    """A figure or table, or one for each value of the column that it says: with the quantities and words of each."""
+    if not entry.each:
+        yield entry, quantities, {}
         return
-    names = [figure.quantity] if isinstance(figure.quantity, str) else figure.quantity
+    names = [entry.quantity] if isinstance(entry.quantity, str) else list(entry.quantity)
+    if isinstance(entry, Figure):
+        names += [entry.beneath, entry.x_marks]
     found = rows.of(quantities[names[0]])
-    for value in sorted(found[figure.each].unique()) if len(found) else ():
+    for value in found[entry.each].unique() if len(found) else ():
         only = {
-            name: replace(each, where=each.where | {figure.each: value}) if name in (*names, figure.beneath) else each
+            name: replace(each, where=each.where | {entry.each: value}) if name in names else each
             for name, each in quantities.items()
         }
-        yield figure, only, {"each": value}
+        yield entry, only, {"each": value, **rows.study.words.get(str(value), {})}

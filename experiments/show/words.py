@@ -49,7 +49,7 @@ NAMES = {
 """of positions that are not called by their variant's word"""
 SIZES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 FIELD = re.compile(r"\{(\w+):([^}]+)\}")
-FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list", "rope")
+FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list", "rope", "along")
 ROPE = ("rope-before", "rope-after")
 
 
@@ -246,6 +246,15 @@ class Headline:
         if not found:
             raise Missing(name)
         return listed(told for _, told in found.values())
+
+    def _along(self, name: str, column: str) -> str:
+        """{along:QUANTITY/COLUMN}: its mean at each value of a column."""
+        quantity = self.quantities[name]
+        rows = self.rows.of(quantity)
+        if rows.empty:
+            raise Missing(name)
+        found = summary(rows, [column], quantity)[["mean", column]].itertuples(index=False)
+        return listed(f"{mean:{quantity.format}} at {place:,}" for mean, place in found)
 
     def _means(self, name: str) -> pd.DataFrame:
         rows = self.rows.of(self.quantities[name])
