@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from experiments.figures import style
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
+from experiments.show import style
 from experiments.variants import parse_variants
 
 DATA = {

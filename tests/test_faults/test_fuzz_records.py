@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cli import main
-from experiments.figures import style as plots
 from experiments.judge.curves import read_curves
 from experiments.records.csv_files import read_table, to_csv
 from experiments.records.files import read_file, visible, write_json
 from experiments.records.record import read_comparison, read_metrics, run_config, run_rows, run_status, write_record
+from experiments.show import style as plots
 from experiments.studies.decay import measure as decay
 from experiments.studies.speed.records import read_records
 from tests.made_up import make_record
