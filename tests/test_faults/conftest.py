@@ -175,7 +175,7 @@ class Comparison:
         return found
 
     def leftovers(self):
-        return [path for path in self.out.rglob(".*") if path.name not in (".lock", ".owner")]
+        return [path for path in self.out.rglob(".*") if path.name != ".lock"]
 
 
 @pytest.fixture(scope="session")

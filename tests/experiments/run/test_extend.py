@@ -35,8 +35,8 @@ def metrics(root, variant="softmax-rope"):
 
 
 def content(root):
-    """All files but those of locks."""
-    files = (path for path in root.rglob("*") if path.is_file() and path.name not in (".lock", ".owner"))
+    """All files but those of the lock."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != ".lock")
     return {path.relative_to(root): path.read_bytes() for path in files}
 
 

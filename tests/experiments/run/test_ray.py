@@ -1,26 +1,22 @@
 """Runs on a real Ray cluster of three nodes on this machine; what befalls one of them befalls no run."""
 
-import contextlib
-import dataclasses
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from experiments.objects import Needs, Run
 from experiments.records.record import run_directory, run_status
+from experiments.run.loop import Started, follow
+from experiments.run.plan import prepare_runs
 from experiments.run.ray import Ray
+from tests.experiments.run.conftest import PROJECT, may_hide, ray_variables
 from tests.made_up import repeated_rows
 
-PROJECT = Path(__file__).parents[3]
 PATIENCE = 900
 VARIANTS = ("softmax-none", "elu+1-rope-after", "favor+-rope-after")
 
@@ -34,64 +30,24 @@ def test_what_ray_has_not_is_refused(monkeypatch):
         Ray()
 
 
-@dataclasses.dataclass
-class Cluster:
-    address: str
-    hidden: Path
-    """a directory that only the first node sees"""
-    raylets: list[psutil.Process]
-    """of the nodes; the first one is the head"""
+def test_that_a_run_was_begun_again_on_another_machine_is_told(training, monkeypatch):
+    """As Ray does without a word when a node is lost."""
+    monkeypatch.setattr("experiments.run.loop.LOOK_ELSEWHERE", 0.01)
+    (job,) = prepare_runs(training, [Run("softmax-none", 0)])
+    machines = ["one", "another", "another"]
 
+    def poll():
+        if not machines:
+            return 0
+        marker = f"filelock/2\npid=7\nhost={machines.pop(0)}\nmode=lease\ntoken=ab\nduration=60.0\n"
+        (job.directory / ".lease").write_text(marker)
+        (job.directory / "status.json").write_text('{"state": "done"}' + "\n" * len(machines))
+        return None
 
-def with_variables(**variables):
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    # As if the machine were the cluster's alone: Ray's workers otherwise give way to everything else.
-    return kept | {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | variables
-
-
-def may_hide():
-    """Whether this process may give others a file system of their own."""
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
-    place = Path(tempfile.mkdtemp(prefix="ray-"))  # a short path: sockets are in it
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-
-    def started():
-        found = set()
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.name() == "raylet" and str(place) in " ".join(process.cmdline()):
-                    found.add(process)
-        return found
-
-    def start(*options, hide=False):
-        before = started()
-        command = [str(Path(sys.executable).with_name("ray")), "start", "--num-cpus=1", *options]
-        if hide:
-            script = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
-            command = ["unshare", "--mount", "sh", "-c", script, str(hidden), *command]
-        done = subprocess.run(command, env=with_variables(), cwd=PROJECT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        (raylet,) = started() - before
-        return raylet, done.stdout
-
-    try:
-        raylet, told = start("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={place}")
-        address = re.search(r"--address='([^']+)'", told)[1]
-        raylets = [raylet]
-        raylets += [start(f"--address={address}", hide=may_hide())[0] for _ in range(2)]
-        yield Cluster(address, hidden, raylets)
-    finally:
-        for process in psutil.process_iter():  # `ray stop` would end other clusters too
-            with contextlib.suppress(psutil.Error):
-                if str(place) in " ".join(process.cmdline()):
-                    process.kill()
-        shutil.rmtree(place, ignore_errors=True)
+    task = SimpleNamespace(poll=poll, stop=None)
+    launcher = SimpleNamespace(elsewhere=True, room=1, start=lambda jobs: [task])
+    told = [event for event in follow([job], launcher) if isinstance(event, Started)]
+    assert told == [Started(job.run), Started(job.run, lost="process 7 on one")]
 
 
 class Comparison:
@@ -104,7 +60,7 @@ class Comparison:
         self.command += ["--variants", ",".join(VARIANTS), "--seeds", str(seeds), "--steps", str(steps)]
         self.command += ["--checkpoint-every", str(checkpoint_every), "--evaluate-every", "50", "--data-file", text]
         self.command += options
-        self.environment = with_variables(**variables)
+        self.environment = ray_variables(**variables)
 
     def start(self):
         with open(self.log, "ab") as log:
@@ -140,13 +96,6 @@ class Comparison:
         return found
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "a text"
-    path.write_text("".join(f"{n} bottles of beer on the wall, {n} bottles of beer\n" for n in range(500)))
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
@@ -176,23 +125,10 @@ def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
     told = ray.log.read_text()
     for each in ray.runs:
         assert told.count(f"{each}: started") == told.count(f"{each}: done") == 1
+    assert f"{run}: begun again where there is room, for its process " in told
     assert any(note.startswith("resumed at step") for note in run_status(ray.out, *run).notes)
     assert ray.results() == local
-    assert [path for path in ray.out.rglob(".*") if path.name not in (".lock", ".owner")] == []
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_a_stopped_comparison_goes_on(cluster, tmp_path, text):
-    local = Comparison(tmp_path / "local", text, seeds=1, steps=400).finish()
-    options = "--launcher", "ray", "--resources", "cpu=1,memory=0.5"
-    ray = Comparison(tmp_path / "ray", text, *options, seeds=1, steps=400, RAY_ADDRESS=cluster.address).start()
-    ray.wait_until(lambda: all(map(ray.checkpoints, ray.runs)))
-    ray.process.send_signal(signal.SIGINT)
-    assert ray.process.wait(PATIENCE) == 130, ray.log.read_text()
-    stopped = [run_status(ray.out, *run) for run in ray.runs]
-    assert all(status.reason.startswith("stopped at step ") for status in stopped if status.state != "done")
-    assert ray.finish() == local
+    assert [path for path in ray.out.rglob(".*") if path.name != ".lock"] == []
 
 
 @pytest.mark.slow
