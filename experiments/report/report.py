@@ -16,7 +16,6 @@ from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH
 from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import RULE
-from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
@@ -77,7 +76,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison)))
         shown = [_shown(output, entry) for entry in entries]
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
-        made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
+        made = {"curves.csv": curves.to_csv(index=False), "summary.csv": summary.to_csv(index=False)}
         measured = (path.name for form in ("*.csv*", "*.parquet") for path in root.glob(form))
         tables = [name for name in measured if name not in (*FILES, PACKED_RUNS)]
         queued, unfinished = unfinished_runs(root, comparison, curves)

@@ -99,9 +99,9 @@ def training_of(root, text, nproc=1, **config):
     return Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
 
 
-def train(training, runs, launcher=None, limit=None, **options):
+def train(training, runs, launcher=None, limit=None, output=None, **options):
     """Train the runs, by processes of this machine unless it is said; returns those that are not done."""
-    display = Display(Console(file=io.StringIO()), runs, 0, training.config.steps)
+    display = Display(Console(file=output or io.StringIO(), width=200), runs, 0, training.config.steps)
     return train_runs(training, runs, launcher or Local(), display, limit, **options)
 
 
@@ -132,17 +132,16 @@ def slurm(tmp_path, monkeypatch):
 
 @dataclasses.dataclass
 class Cluster:
-    address: str
     hidden: Path
     """a directory that only the first node sees"""
     raylets: list[psutil.Process]
     """of the nodes; the first one is the head"""
 
 
-def ray_variables(**variables):
+def ray_variables():
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     # As if the machine were the cluster's alone: Ray's workers otherwise give way to everything else.
-    return kept | {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | variables
+    return kept | {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def may_hide():
@@ -151,9 +150,9 @@ def may_hide():
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    """Three nodes of Ray, of one core each, on this machine."""
-    pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
+def cluster(tmp_path, monkeypatch):
+    """Three nodes of Ray, of one core each, on this machine; the launcher finds them."""
+    ray = pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
     place = Path(tempfile.mkdtemp(prefix="ray-"))  # a short path: sockets are in it
     hidden = tmp_path / "hidden"
     hidden.mkdir()
@@ -180,10 +179,12 @@ def cluster(tmp_path):
     try:
         raylet, told = start("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={place}")
         address = re.search(r"--address='([^']+)'", told)[1]
+        monkeypatch.setenv("RAY_ADDRESS", address)
         raylets = [raylet]
         raylets += [start(f"--address={address}", hide=may_hide())[0] for _ in range(2)]
-        yield Cluster(address, hidden, raylets)
+        yield Cluster(hidden, raylets)
     finally:
+        ray.shutdown()
         for process in psutil.process_iter():  # `ray stop` would end other clusters too
             with contextlib.suppress(psutil.Error):
                 if str(place) in " ".join(process.cmdline()):

@@ -22,23 +22,30 @@ RUNS = [Run("softmax-none", 0), Run("elu+1-none", 0)]
 STEPS = {"steps": 200, "log_every": 5, "checkpoint_every": 10, "evaluate_every": 100}
 
 
+FULL = pytest.mark.full
+RAY = FULL, pytest.mark.filterwarnings("default")  # what Ray warns of
+
+
 @pytest.fixture(
-    params=["local", "spawned", *(pytest.param(name, marks=pytest.mark.full) for name in ("ray", "submitit", "slurm"))]
+    params=[
+        "local",
+        "spawned",
+        pytest.param("ray", marks=RAY),
+        pytest.param("submitit", marks=FULL),
+        pytest.param("slurm", marks=FULL),
+    ]
 )
 def launcher(request, monkeypatch):
     needs = Needs(cpu=1, minutes=None if request.param == "ray" else 30)
     if request.param == "ray":
-        cluster = request.getfixturevalue("cluster")
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        yield Ray(needs=needs)
-        pytest.importorskip("ray").shutdown()
-    elif request.param in ("submitit", "slurm"):
+        request.getfixturevalue("cluster")
+        return Ray(needs=needs)
+    if request.param in ("submitit", "slurm"):
         pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')
         request.getfixturevalue("slurm")
-        yield Slurm(needs=needs, cluster="local" if request.param == "submitit" else "slurm")
-    else:
-        monkeypatch.setattr("experiments.run.local.FORKS", request.param == "local")
-        yield Local(workers=2)
+        return Slurm(needs=needs, cluster="local" if request.param == "submitit" else "slurm")
+    monkeypatch.setattr("experiments.run.local.FORKS", request.param == "local")
+    return Local(workers=2)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +93,8 @@ def test_a_run_that_is_killed_fails_and_goes_on(launcher, tmp_path, text, undist
 def test_a_run_that_hangs_is_killed_and_goes_on(tmp_path, text, undisturbed):
     training = training_of(tmp_path / "out", text, **STEPS)
     once_it_trains(training, lambda process: os.kill(process, signal.SIGSTOP))
-    failed = train(training, RUNS, Local(workers=2), silence=10)
-    check_failed_alone(training, failed, "no sign of life for 10 s after step", undisturbed)
+    failed = train(training, RUNS, Local(workers=2), silence=45)
+    check_failed_alone(training, failed, "no sign of life for 45 s after step", undisturbed)
 
 
 def test_runs_that_are_stopped_leave_a_checkpoint_and_go_on(launcher, tmp_path, text, undisturbed):

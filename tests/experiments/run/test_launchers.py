@@ -92,28 +92,14 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [pytest.param("pytestconfig", marks=pytest.mark.full), "elsewhere"])
-def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
-    request.getfixturevalue(place)
+@pytest.mark.usefixtures("elsewhere")
+def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
     out = tmp_path / "out"
     assert run(out, text, "--launcher", "one-by-one", "--workers", "3", "--run-timeout", "60") == 0
     assert OneByOne.given.options == {"workers": 3, "needs": Needs(cpu=1)}
     job = OneByOne.given.jobs.pop()
     assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
     assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
-
-
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.usefixtures("elsewhere")
-def test_the_installed_command_trains_where_a_folder_is_called_as_the_package_is(tmp_path, text):
-    command = tmp_path / "linear-rope"
-    command.write_text(
-        "import sys\nfrom experiments.__main__ import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
-    )
-    words = "run convergence --preset smoke --steps 2 --seeds 1 --variants softmax-none --out out --data-file".split()
-    done = subprocess.run([sys.executable, command, *words, text], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
