@@ -17,7 +17,6 @@ from experiments.errors import why
 from experiments.judge.claims import SEEN, claims_of
 from experiments.judge.references import REFERENCES, command, declared_claims
 from experiments.judge.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
-from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
 from experiments.report.evidence import read_evidence
 from experiments.report.render import template
@@ -111,7 +110,7 @@ def table(sections: Iterable[Section]) -> str:
         for section in sections
         for row in section.rows
     ]
-    return to_csv(pd.DataFrame(rows), "%.6g")
+    return pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
 
 
 def page(sections: Iterable[Section]) -> str:

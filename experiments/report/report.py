@@ -13,7 +13,6 @@ from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH
 from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import RULE
-from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
@@ -68,7 +67,10 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "used_data": [each for each in evidence.comparison.data if each.note and any(e.uses_data for e in entries)],
             "main": main_figure,
         }
-        made: dict[str, str | bytes] = {"curves.csv": to_csv(evidence.curves), "summary.csv": to_csv(evidence.summary)}
+        made: dict[str, str | bytes] = {
+            "curves.csv": evidence.curves.to_csv(index=False),
+            "summary.csv": evidence.summary.to_csv(index=False),
+        }
         made |= {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
         # The page, which shows all the others, comes last.
         made |= {file: template(file).render(content) for file in ("report.md", "report.html")}

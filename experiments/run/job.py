@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from filelock import FileLock, Timeout
+from filelock import SoftFileLease, Timeout
 
 from experiments.config import Config
 from experiments.console import PLAIN_SECONDS
@@ -24,7 +24,7 @@ from experiments.extensions import load_plugin
 from experiments.objects import Job, Run
 from experiments.records import environment
 from experiments.records.files import check_links, read_file, remove_leftovers
-from experiments.records.lease import Lease, LeaseLost, machine
+from experiments.records.lock import LeaseLost, check_lease, machine, run_lease
 from experiments.records.record import is_finished, read_comparison, read_record, run_directory
 from experiments.records.schema import RunConfig
 from experiments.run.display import closing_line, rates
@@ -32,8 +32,7 @@ from experiments.run.loop import UNRECORDED, Advanced, Ended
 from experiments.run.peers import check_can_share, peers, started_processes
 from experiments.run.plan import JobRecord, write_job, write_status, write_that_it_is_trained
 from experiments.run.signals import stop_signals_are_collected
-from experiments.trackers.registry import Trackers
-from experiments.trackers.tracker import TrackedRun
+from experiments.trackers.registry import TrackedRun, Trackers
 from experiments.train.chosen_objective import make_objective
 from experiments.train.loop import RunStopped, train_run
 from experiments.train.objectives import Objective
@@ -42,7 +41,7 @@ from experiments.train.processes import ALONE, Connected, connect, tells_of_a_lo
 from experiments.train.steps import RunFailed
 from experiments.variants import get_variant
 
-LOCK_SECONDS = 300
+LEASE_SECONDS = 300
 """to wait for a process that trains it: the orphan of a killed command lets go of it within a step"""
 SIGN_SECONDS = 1.0
 """between two signs of life"""
@@ -67,42 +66,51 @@ def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
     with stop_signals_are_collected() as received:
         if rank > 0:
             return train_as_peer(job, received)
-        unrecorded = None
+        status = None
         try:
             if trackers:
                 write_job(job, msgspec.structs.replace(needed, trackers=list(trackers)))
             done = is_finished(job.root, *job.run, record.config["steps"])
             ended = Ended(job.run, "done") if done else _train_here(job, received, count)
         except OSError as error:
-            unrecorded = error.errno or 0
+            status = UNRECORDED + (error.errno or 0)
             ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
     with suppress(OSError):  # of a full disk, with the log on it
         print(closing_line(ended), flush=True)
-    if unrecorded is not None:
-        return UNRECORDED + unrecorded
-    return {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
+    return status or {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
 
 
 def _train_here(job: Job, received: list[int], started: int) -> Ended:
     """Train, and record how it ended; of ``started`` processes as the first one. Raises OSError if that cannot be."""
-    lock, lease = FileLock(job.directory / ".lock"), Lease(job.directory)
+    lease = run_lease(job.directory)
+    try:
+        lease.acquire(timeout=LEASE_SECONDS, poll_interval=0.5, cancel_check=lambda: bool(received))
+    except Timeout:
+        if received:
+            return Ended(job.run, "queued", "stopped before its first step")
+        told = f"another process has been training it in the same directory for {LEASE_SECONDS} s"
+        return Ended(job.run, "running", told)
     try:  # held until the end is recorded, so that nobody else's status is overwritten
+        ended = Ended(job.run, "done")
         try:
-            ended = _train(job, lock, lease, received, started)
+            _train(job, lease, received, started)
+        except RunStopped as error:
+            ended = Ended(job.run, "queued", str(error))
+        except (RunFailed, LeaseLost) as error:
+            ended = Ended(job.run, "failed", str(error))
         except Exception as error:
             ended = Ended(job.run, "failed", " ".join(f"{type(error).__name__}: {error}".split())[:400])
             with suppress(OSError):
                 traceback.print_exc()
         with suppress(LeaseLost):
-            lease.check()
+            check_lease(lease)
             write_status(job.directory, ended.state, ended.reason)
         return ended
     finally:
         lease.release()
-        lock.release()
 
 
-def _train(job: Job, lock: FileLock, lease: Lease, received: list[int], started: int) -> Ended:
+def _train(job: Job, lease: SoftFileLease, received: list[int], started: int) -> None:
     signed = printed = float("-inf")
 
     def should_stop() -> bool:
@@ -120,41 +128,20 @@ def _train(job: Job, lock: FileLock, lease: Lease, received: list[int], started:
             told = rates(Advanced(job.run, step, loss, tokens_per_second), unit)
             print(f"{job.run}: step {step}/{steps}, {told}", flush=True)
 
+    def check() -> None:
+        check_lease(lease)
+
     def note(sentence: str) -> None:
         print(sentence, flush=True)
-        lease.check()
+        check()
         write_status(job.directory, "running", note=sentence)
 
-    try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _taken(lock, lease):
-            if received:
-                raise RunStopped("stopped before its first step")
-            if time.monotonic() > deadline:
-                told = f"another process has been training it in the same directory for {LOCK_SECONDS} s"
-                return Ended(job.run, "running", told)
-        remove_leftovers(job.directory)
-        needed = read_job(job.directory)[2]
-        write_that_it_is_trained(job.directory, environment.software(needed.device))
-        several = started > 1 or needed.nproc > 1
-        with peers(job, needed.nproc) if started == 1 and several else nullcontext():
-            train_job(job, several, progress=progress, should_stop=should_stop, note=note, check=lease.check)
-        return Ended(job.run, "done")
-    except RunStopped as error:
-        return Ended(job.run, "queued", str(error))
-    except (RunFailed, LeaseLost) as error:
-        return Ended(job.run, "failed", str(error))
-
-
-def _taken(lock: FileLock, lease: Lease) -> bool:
-    """Whether the directory is this process's now; waits for it half a second."""
-    with suppress(Timeout):
-        if not lock.is_locked:
-            lock.acquire(timeout=0.5)
-        if lease.take():
-            return True
-        time.sleep(0.5)
-    return False
+    remove_leftovers(job.directory)
+    needed = read_job(job.directory)[2]
+    write_that_it_is_trained(job.directory, environment.software(needed.device))
+    several = started > 1 or needed.nproc > 1
+    with peers(job, needed.nproc) if started == 1 and several else nullcontext():
+        train_job(job, several, progress=progress, should_stop=should_stop, note=note, check=check)
 
 
 def train_as_peer(job: Job, received: list[int]) -> int:
@@ -233,7 +220,7 @@ def train_job(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
     processes = connect(device, config.threads, _sharing(needed.shard)) if several else ALONE
-    tracked = TrackedRun(job.root, job.directory, *job.run, record.config, needed.comparison or str(job.root))
+    tracked = TrackedRun(job.root, job.directory, *job.run, record.config)
     try:
         with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
             train_run(

@@ -13,7 +13,6 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMeth
 from experiments.figures import style
 from experiments.figures.panels import grid_of, legend_below
 from experiments.figures.style import MUTED, label
-from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
 from experiments.studies.speed import results as cells
@@ -65,7 +64,7 @@ def figures(
     times, memory, rate = results.time_table, results.memory_table, results.rate_table
     judged = pd.DataFrame(targets(results), columns=Target._fields)
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
-        write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
+        write_atomically(output / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
     entries: list[FigureEntry | TableEntry] = []
     texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING, "threads": config.threads}
 
