@@ -83,8 +83,8 @@ class Study:
     """the recipe of presets.toml that its models are trained by; none: what its presets say, and else Config"""
     table_note: str = ""
     """what else has to be said below the main table"""
-    overview: Part | None = None
-    """(directories of its comparisons) -> the tables that stand on the page over several comparisons; None: none"""
+    overview: Sequence[Mapping[str, Any]] = ()
+    """tables that stand on the page over several comparisons: entries of show/keys.py"""
     claims: Path | Part | Sequence[Any] = ()
     """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
     primary: Collection[str] = ()
@@ -95,8 +95,8 @@ class Study:
     """the module whose names stand in braces in its words"""
     all_records: bool = False
     """whether claims are about single records of training, all of which are then packed"""
-    rebuilt: Sequence[str] = ()
-    """tables that its figures make of other files; they are not packed"""
+    rebuilt: Mapping[str, Part] = field(default_factory=dict)
+    """tables that a report makes of other files, (root) -> table, by the name of their file; they are not packed"""
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """of its "figures" and "tables", by name: ``title``, ``caption``, and maybe ``uses_data`` and a figure's ``stem``;
     and any "text" that stands in braces in others"""

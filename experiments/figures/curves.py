@@ -74,33 +74,6 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     return _panels(runs, summary, comparison, (low, high), shown.quantity, note, floors=floors)
 
 
-def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """The validation split's figures minus those of the same seed's baseline; ``gains`` has to have some."""
-    runs = gains(curves, summary, comparison)
-    kernels = {variant.kernel for variant in comparison.variants if variant.name in runs}  # with something to compare
-    variants = [v for v in comparison.variants if comparison.baseline_of(v) != v.name and v.kernel in kernels]
-    shown = replace(comparison, variants=variants)
-    note = f"validation split. {_what_lines_are(comparison)}"
-    quantity = f"{comparison.objective.quantity} minus the\nbaseline's ({comparison.objective.where_better})"
-    scale = _vertical_range(runs, finished_seeds(summary), 0)
-    return _panels(runs, summary, shown, scale, quantity, note, references=False)
-
-
-def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Runs:
-    """By variant and seed the difference to the same seed's baseline, at the steps that both were validated at."""
-    runs = _runs(curves, "validation", 1, comparison.objective.metric)
-    finished = finished_seeds(summary)
-    found: Runs = {}
-    for variant in comparison.variants:
-        baseline = comparison.baseline_of(variant)
-        mine, base = runs.get(variant.name, {}), runs.get(baseline, {})
-        for seed in sorted(finished.get(baseline, set()) & mine.keys() & base.keys()):
-            difference = (mine[seed] - base[seed]).dropna()
-            if baseline != variant.name and len(difference):
-                found.setdefault(variant.name, {})[seed] = difference
-    return found
-
-
 def _panels(
     runs: Runs,
     summary: pd.DataFrame,

@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from experiments.figures.curves import failures
 from experiments.figures.panels import grid_of, head, mean_with_interval
-from experiments.figures.style import MUTED, by_kernel, kernel_colour, label, variant_style
+from experiments.figures.style import MUTED, by_kernel, label, variant_style
 from experiments.records.schema import Comparison
 
 ROW_INCHES, CLOSE_ROW_INCHES = 0.42, 0.3
@@ -79,33 +79,6 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
             if variant.name in rows.baselines:
                 look: Any = NOTE | {"backgroundcolor": "white", "textcoords": "offset points"}
                 panels[1].annotate("baseline", (0, height), (5, 0), **look)
-    return figure
-
-
-def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """Steps to the first evaluation at or below the baseline's final validation figure of the same seed."""
-    rows = Rows(comparison, summary)
-    figure, (axes,) = rows.figure(1, "validation split")
-    steps, per_step = comparison.config["steps"], comparison.tokens_per_step
-    _dots(axes, rows, values, summary, "steps_to_baseline")
-    axes.axvline(steps, color=MUTED, linewidth=1.0, linestyle=(0, (4, 2)))
-    shown = summary[(summary["metric"] == "steps_to_baseline") & ~summary["variant"].isin(rows.baselines)]
-    axes.set_xlim(0, max(steps * 1.06, 1.03 * shown["high"].max(skipna=True)))
-    axes.set_xlabel("optimiser steps to the baseline's final validation loss (dashed: end of the run)")
-    if len({comparison.context_of(variant) for variant in rows.variants}) == 1:  # else a step has no one number of them
-        to_tokens_and_back: Any = (lambda step: step * per_step, lambda token: token / per_step)
-        tokens = axes.secondary_xaxis("top", functions=to_tokens_and_back)
-        tokens.set_xlabel("tokens")
-        tokens.xaxis.set_major_formatter(EngFormatter())
-    counts = summary[summary["metric"] == "steps_to_baseline"].set_index("variant")
-    for variant, height in zip(rows.variants, rows.heights, strict=True):
-        row: Any = counts.loc[variant.name]
-        missing = int(row["n"] - row["reached"])
-        if missing:
-            look: Any = {"color": kernel_colour(variant.kernel), "markerfacecolor": "white", "markersize": 6}
-            axes.plot([steps], [height], ">", **look)
-        _beside(axes, height, f"{row['reached']} of {row['n']}" if row["n"] else "-")
-    _beside(axes, 0.85, "seeds that\nreached it", va="bottom")
     return figure
 
 

@@ -1,6 +1,7 @@
 """What figures have in common: their panels, the line at their head, legends, means of seeds, intervals."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from textwrap import fill
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,8 @@ from experiments.records.schema import Comparison, VariantRecord
 
 Inches = tuple[float, float]
 Group = TypeVar("Group")
+LETTER = 0.066
+"""inches: a letter of the line at the head"""
 LINE = 0.17
 """inches: a line of a legend"""
 ROOMY = 6
@@ -52,7 +55,8 @@ def panels_of(
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
     names = label(", ".join(data.called for data in comparison.data), longest=60)
-    figure.suptitle(f"{names}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    lines = [fill(line, int(figure.get_figwidth() / LETTER)) for line in f"{names}, {note}".split("\n")]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
 def name_vertical(figure: Figure, quantity: str) -> None:

@@ -11,8 +11,9 @@ from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import Interactive, interactive
 from experiments.report.render import template
 from experiments.report.report import rows_of, write
+from experiments.show.entries import tables_over
 from experiments.show.words import setting
-from experiments.study import Study, resolve
+from experiments.study import Study
 
 WIDTH, HEIGHT = 280, 130
 MOST_LINES = 5
@@ -42,10 +43,10 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     shown: list[dict[str, Any]] = []
     for name, of_each in of_study.items():
         study = studies[name]
-        entries = (
-            [] if study.overview is None else resolve(study.overview)([directory / each["name"] for each in of_each])
-        )
-        tables = [{"title": each.title, "caption": each.caption, "table": rows_of(each.table)} for each in entries]
+        tables = [
+            {"title": each.title, "caption": each.caption, "table": rows_of(each.table)}
+            for each in tables_over(study, [directory / card["name"] for card in of_each])
+        ]
         shown += tables
         if tables:
             page = directory / f"{name}.md"

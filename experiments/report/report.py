@@ -72,6 +72,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "summary.csv": evidence.summary.to_csv(index=False),
         }
         made |= {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
+        made |= {f"{name}.csv": to_csv(resolve(make)(root), "%.6g") for name, make in study.rebuilt.items()}
         # The page, which shows all the others, comes last.
         made |= {file: template(file).render(content) for file in ("report.md", "report.html")}
     (root / "figures").mkdir(exist_ok=True)
@@ -106,7 +107,10 @@ def _content(evidence: Evidence) -> dict[str, Any]:
         "rule": RULE,
         "live": interactive(evidence.curves, summary, comparison),
         "live_first": study.main_figure in ("", CURVES),
-        "tables": [*evidence.tables, *sorted(name for name in measured if name not in (*FILES, PACKED_RUNS))],
+        "tables": [
+            *evidence.tables,
+            *sorted({*measured, *(f"{each}.csv" for each in study.rebuilt)} - {*FILES, PACKED_RUNS}),
+        ],
         "repeatability": template("repeatability.txt").render(comparison=comparison),
         "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
         "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Picture
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from experiments.figures.curves import beyond_the_axis, mark_floors, shown_floors
 from experiments.figures.panels import (
@@ -23,16 +23,27 @@ from experiments.figures.panels import (
     name_vertical,
 )
 from experiments.figures.settings import look_of
-from experiments.figures.style import DOTS_PER_INCH, MUTED, label, label_powers_of_ten, variant_style
+from experiments.figures.style import (
+    DOTS_PER_INCH,
+    MUTED,
+    kernel_style,
+    label,
+    label_powers_of_ten,
+    legend_label,
+    variant_style,
+)
 from experiments.records.schema import Floor
 from experiments.show.keys import Figure, Quantity
 from experiments.show.rows import Rows, summary
+from experiments.show.words import amount
 
 THIN, THICK, MARKS = 0.6, 1.8, 7
+INK = "#333333"
+"""of a column of numbers"""
 LETTERS = 11
 """of an axis' name in an inch"""
-LETTER, LINE = 0.066, 10.5
-"""inches of a letter of a name, points of a line of it"""
+LETTER, LINE, HANDLE = 0.066, 10.5, 0.8
+"""inches of a letter of a name, points of a line of it, inches of what stands before it in a legend"""
 STEP = 0.015
 """share of the axis between two intervals at one place"""
 OWN_LOOK = ("variant", "encoding", "without_length")
@@ -47,11 +58,12 @@ ON_AXIS: dict[str, tuple[Any, Any]] = {
     ),
 }
 """from values to places on an axis, and back"""
-CALLED = {"dim": "width"}
+CALLED = {"dim": "width", "num_features": "M ="}
 """columns whose name is not what a title says"""
 NOTES = {
     ("lines", "seeds"): "Thin: each seed. Thick: mean of the finished seeds.",
     ("lines", "range"): "Line: mean; band: least to largest of the seeds.",
+    ("lines", "band"): "Line: mean; band: 95 % interval (Student's t).",
     ("lines", "interval"): "Mark: mean; bar: 95 % interval (Student's t).",
     ("lines", "marks"): "Mark: mean; bar: 95 % interval (Student's t).",
     ("dots", "seeds"): "Small dots: seeds; marker: mean; line: 95 % interval (Student's t).",
@@ -67,6 +79,9 @@ def draw(figure: Figure, quantities: dict[str, Quantity], rows: Rows) -> Picture
         return made
     names = [figure.quantity] if isinstance(figure.quantity, str) else figure.quantity
     found = {name: rows.of(quantities[name]) for name in names}
+    if figure.only:
+        wanted = pkgutil.resolve_name(figure.only)(rows)
+        found = {name: part[part["variant"].isin(wanted)] for name, part in found.items()}
     found = {name: part for name, part in found.items() if len(part)}
     if not found:
         return None
@@ -105,13 +120,16 @@ class Drawing:
 
     def text(self, value: Any) -> str:
         """The name of a line, or of a row of dots; and how many of its runs failed."""
-        told = label(self.names.get(value, str(value)), 60)
-        of_variant = self.figure.line == "variant" and value in self.rows.failures
-        return f"{told}\n({self.rows.failures[value]})" if of_variant else told
+        is_variant = self.figure.line == "variant"
+        told = label(self.names.get(value, str(value)), 60) if is_variant else legend_label(str(value))
+        return f"{told}\n({self.rows.failures[value]})" if is_variant and value in self.rows.failures else told
 
     def looks(self, values: pd.DataFrame) -> dict[Any, dict[str, Any]]:
         """A look for each value of the column of lines: a variant's own, or one of a list, the same in every panel."""
         line = self.figure.line
+        if "kernel" in values and "variant" not in values:  # competitors, which nobody trained
+            first = values.drop_duplicates(line)[[line, "kernel", "position"]].to_numpy()
+            return {value: kernel_style(kernel, position) for value, kernel, position in first}
         if line in OWN_LOOK:
             first = values.drop_duplicates(line)[[line, "variant"]].to_numpy()
             return {
@@ -125,7 +143,7 @@ class Drawing:
     def finish(self, picture: Picture, more: str = "") -> Picture:
         """The line at the head."""
         spread = NOTES.get((self.figure.kind, self.figure.spread), "")
-        if self.figure.spread == "seeds" and len(self.rows.comparison.seeds) == 1:
+        if self.figure.spread in BESIDE_MEANS and len(self.rows.comparison.seeds) == 1:
             spread = ONE_SEED
         if self.figure.uses_data:
             note = " ".join(filter(None, [self.rows.filled(self.figure.note), spread]))
@@ -156,15 +174,20 @@ class Lines(Drawing):
         floors, more = self._floors(picture)
         for axes, part in panels:
             self._panel(axes, part)
-            mark_floors(axes, [] if figure.names == "ends" else floors)
+            mark_floors(axes, floors if figure.names == "legend" else [])
         self._horizontal(picture.axes)
         if figure.spread in ("interval", "marks") and any(self.quantities[name].scale == "log" for name in self.found):
-            for place in range(columns_of(picture.axes[0])):
-                end_below_the_lowest(picture.axes[place :: columns_of(picture.axes[0])])
+            every, columns = picture.axes, columns_of(picture.axes[0])
+            for place in range(0, len(every), columns) if figure.y_share == "row" else range(columns):
+                shared = slice(place, place + columns) if figure.y_share == "row" else slice(place, None, columns)
+                end_below_the_lowest(every[shared])
         if figure.names == "legend":
-            legend_below(picture, picture.axes, 3, handlelength=3.5)
+            texts = [self.text(value) for value in self.table[figure.line].unique()]
+            longest = max(len(line) for text in texts for line in text.split("\n"))
+            columns = max(1, int(picture.get_figwidth() / (LETTER * longest + HANDLE)))
+            legend_below(picture, picture.axes, min(columns, 3), handlelength=3.5)
         self.finish(picture, cut + more + self._absent())
-        if figure.names == "ends":
+        if figure.names != "legend":
             name_ends(picture, floors)
         return picture
 
@@ -206,7 +229,7 @@ class Lines(Drawing):
         columns = len(places[-1]) if len(by) > 1 else min(figure.columns, len(parts))
         count = -(-len(parts) // columns)
         columns = columns if len(by) > 1 else -(-len(parts) // count)
-        texts = [self.text(value) for value in self.table[figure.line].unique()] if figure.names == "ends" else []
+        texts = [self.text(value) for value in self.table[figure.line].unique()] if figure.names != "legend" else []
         longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
         size = figure.size[0] + LETTER * longest, figure.size[1]
         share: Any = {"all": True, "row": "row", "column": "col"}[figure.y_share]
@@ -215,7 +238,7 @@ class Lines(Drawing):
             axes.remove()
         shown = list(zip(grid.flat, parts.values(), strict=False))
         for (axes, part), key in zip(shown, keys, strict=True):
-            axes.set_title(label(self._title(key), 60) if by else "")
+            axes.set_title(legend_label(self._title(key)) if by else "")
             quantity = self.quantities[part["quantity"].iloc[0] if len(part) else next(iter(self.found))]
             if len(self.found) > 1 and axes.get_subplotspec().is_first_col():
                 axes.set_ylabel(fill(self.rows.filled(quantity.label), int(LETTERS * figure.size[1])))
@@ -245,6 +268,10 @@ class Lines(Drawing):
         if quantity.scale != "linear":
             axes.set_yscale(quantity.scale, **({"linthresh": quantity.linthresh} if quantity.scale == "symlog" else {}))
             label_powers_of_ten(axes)
+            if quantity.format.startswith(","):
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+                axes.yaxis.set_minor_locator(NullLocator())
         if quantity.least is not None:
             axes.set_ylim(bottom=quantity.least)
 
@@ -267,6 +294,20 @@ class Lines(Drawing):
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **look)
         if figure.y_mark != "":
             axes.axhline(float(self.rows.filled(figure.y_mark)), linestyle=DASHED, **look)
+        for number, (place, line) in enumerate(self._marks_of(part)):
+            color = self.every_look[line]["color"]
+            axes.axvline(place, linestyle=DOTTED, linewidth=1.2, color=color)
+            beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            axes.annotate(f"{place:,.0f}", (place, 0.02 + 0.06 * number), (3, 0), color=color, fontsize=8, **beside)
+
+    def _marks_of(self, part: pd.DataFrame) -> list[tuple[float, str]]:
+        """Places of the vertical lines of a panel, and the lines that they belong to."""
+        if not self.figure.x_marks:
+            return []
+        found = self.rows.of(self.quantities[self.figure.x_marks])
+        for each in (each for each in self.by if each in found):
+            found = found[found[each] == part[each].iloc[0]]
+        return list(found[["value", self.figure.line]].itertuples(index=False)) if len(found) else []
 
     def _expected_of(self, part: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
         """By line the rows of what is expected in a panel."""
@@ -286,11 +327,13 @@ class Lines(Drawing):
         found = summary(whole, [figure.x], quantity).set_index(figure.x).sort_index()
         if "seed" in whole:  # a mean of other seeds from step to step would jump
             wide = whole.pivot_table(index=figure.x, columns="seed", values="value").dropna()
-            found = found.loc[found.index.isin(wide.index)] if figure.spread in ("seeds", "range") else found
+            found = found.loc[found.index.isin(wide.index)] if figure.spread in BESIDE_MEANS else found
             if figure.spread == "seeds" and wide.shape[1] > 1:
                 axes.plot(wide.index, wide, color=color, linewidth=THIN)
             if figure.spread == "range":
                 axes.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=color, alpha=0.15, lw=0)
+        if figure.spread == "band":
+            axes.fill_between(found.index, found["low"], found["high"], color=color, alpha=0.2, lw=0)
         if figure.spread in ("interval", "marks"):  # side by side, so that no interval covers another
             places = self._aside(found.index, aside)
             reach = np.nan_to_num([found["mean"] - found["low"], found["high"] - found["mean"]])
@@ -306,7 +349,9 @@ class Lines(Drawing):
             cross_at_end(axes, curve, color)
             if whole.empty:  # its name stands where the last of its runs ends
                 places, found = curve.index[-1:], curve[-1:].to_frame("mean")
-        axes.plot(found.index if places is None else places, found["mean"], label=self.text(value), **style)
+        last = f"  {found['mean'].iloc[-1]:{quantity.format}}" if figure.names == "values" else ""
+        places = found.index if places is None else places
+        axes.plot(places, found["mean"], label=self.text(value) + last, **style)
 
     def _aside(self, x: "pd.Index[Any]", steps: float) -> Any:
         """Places on the axis, moved by so many steps."""
@@ -332,7 +377,8 @@ class Lines(Drawing):
     def _floors(self, picture: Picture) -> tuple[list[Floor], str]:
         """The floors that are near enough to be shown, for which the range is widened; and a note on the others."""
         quantity = self.quantities[next(iter(self.found))]
-        if quantity.source != "runs" or quantity.minus or quantity.pairs or "split" not in quantity.where:
+        is_plain = quantity.source == "runs" and not (quantity.minus or quantity.pairs or self.figure.beneath)
+        if not is_plain or "split" not in quantity.where:
             return [], ""
         split, metric = (self.rows.filled(quantity.where[name]) for name in ("split", "metric"))
         values = self.table["value"]
@@ -340,7 +386,7 @@ class Lines(Drawing):
         floors = shown_floors(self.rows.comparison, metric, split, (low, high))
         room = 0.05 * (high - low)
         for axes in picture.axes if floors else []:
-            axes.set_ylim(min(low, floors[0].value - room), max(high, floors[0].value + room))
+            axes.set_ylim(min(low, floors[0].value) - room, max(high, floors[0].value) + room)
         return floors, beyond_the_axis(self.rows.comparison, metric, split, floors)
 
     def _horizontal(self, every: Sequence[Axes]) -> None:
@@ -352,7 +398,7 @@ class Lines(Drawing):
         for place, axes in enumerate(every):
             axes.set_xscale(figure.x_scale, **({"linthresh": 1} if figure.x_scale == "symlog" else {}))
             if figure.x_ticks:
-                show = EngFormatter(places=0) if figure.x_ticks == "engineering" else "{:,.10g}".format
+                show = amount if figure.x_ticks == "engineering" else "{:,.10g}".format
                 axes.set_xticks(values, [show(value) for value in values])
                 axes.minorticks_off()
             elif figure.x_scale != "linear":
@@ -374,6 +420,8 @@ class Lines(Drawing):
 
 KEPT = ("variant", "seed", "quantity", "done")
 """columns that ranges along an axis keep"""
+BESIDE_MEANS = ("seeds", "range", "band")
+"""what is of all finished seeds at each place"""
 
 
 class Dots(Drawing):
@@ -421,13 +469,12 @@ class Dots(Drawing):
             if value not in means.index and quantity.source != "values":
                 continue
             if value not in means.index:
-                why = "no finished seed" if not self.rows.finished.get(str(value)) else "nothing to compare"
-                why = "baseline" if quantity.minus and why != "no finished seed" else why
                 place: Any = {"transform": axes.get_yaxis_transform(), "va": "center", "color": MUTED, "fontsize": 8.5}
-                axes.text(0.03, height, why if figure.line == "variant" else "not measured", **place)
+                axes.text(0.03, height, self._why_empty(str(value)), **place)
                 continue
             mine, look = part[part[figure.line] == value]["value"], looks[value]
             if figure.spread == "seeds" and len(mine) > 1:
+                mine = mine.dropna()
                 heights = height + 0.22 + 0.08 * mine.groupby(mine).cumcount()
                 axes.plot(mine, heights, ".", color=look["color"], markersize=4)
             mean_with_interval(axes, height, means.loc[str(value)], look["marker"], 6, look["color"])
@@ -436,6 +483,34 @@ class Dots(Drawing):
         axes.xaxis.set_major_locator(MaxNLocator(10 if len(self.found) == 1 else 5, steps=[1, 2, 5, 10]))
         axes.margins(x=0.08)
         axes.tick_params(axis="y", length=0)
+        if quantity.least is not None:
+            axes.set_xlim(left=quantity.least)
+        if figure.beside:
+            self._beside(axes, part, looks, order["height"], quantity)
+
+    def _why_empty(self, value: str) -> str:
+        """What stands in a row without values."""
+        variant = self.rows.variants.get(value)
+        if variant is None:
+            return "not measured"
+        if not self.rows.finished.get(value):
+            return "no finished seed"
+        return "baseline" if self.rows.comparison.baseline_of(variant) == value else "nothing to compare"
+
+    def _beside(
+        self, axes: Axes, part: pd.DataFrame, looks: dict[Any, Any], heights: "pd.Series[float]", quantity: Quantity
+    ) -> None:
+        """A column at the right; and arrows of seeds that never reached what the axis shows."""
+        place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": INK}
+        is_count = self.figure.beside == "reached"
+        axes.text(1.02, -0.85, "seeds that\nreached it" if is_count else "mean", va="bottom", **place)
+        for value, values in part.groupby(self.figure.line)["value"]:
+            height, reached = heights[value], values.dropna()
+            text = f"{len(reached)} of {len(values)}" if is_count else format(values.mean(), quantity.format)
+            axes.text(1.02, height, text, va="center", **place)
+            if len(reached) < len(values) and self.figure.x_mark:
+                look: dict[str, Any] = {"color": looks[value]["color"], "markerfacecolor": "white", "markersize": 6}
+                axes.plot([float(self.rows.filled(self.figure.x_mark))], [height], ">", **look)
 
 
 def _titled(column: str, value: Any) -> str:
@@ -454,6 +529,8 @@ def number_axis(axis: Axis, quantity: Quantity) -> None:
     """A share in percent is one at its axis, too."""
     if quantity.format.endswith("%"):
         axis.set_major_formatter(PercentFormatter(1))
+    elif quantity.format.startswith(","):
+        axis.set_major_formatter(StrMethodFormatter(f"{{x:{quantity.format}}}"))
 
 
 def cross_at_end(axes: Axes, curve: "pd.Series[float]", color: str) -> None:

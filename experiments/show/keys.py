@@ -32,11 +32,13 @@ class Pair(Key, kw_only=True):
 class Quantity(Key, kw_only=True):
     """A value of each variant and seed, and maybe at places along an axis; a table ``[quantities.NAME]``."""
 
+    like: str = ""
+    """the quantity before it, of the study or common, that has all keys which are not given here"""
     label: str = ""
     """what axes and heads call it"""
     source: str = "values"
     """"values": one of each finished run; "runs": all that training recorded, by step; else ``module:function`` that
-    reads a table from the directory of a comparison, or gives None"""
+    reads a table from the directory of a comparison, or gives None; of a module of the study without its package"""
     column: str = "value"
     """that has the values"""
     where: Where = {}
@@ -57,9 +59,9 @@ class Quantity(Key, kw_only=True):
     """where its axis begins"""
     limits: tuple[float, float] = (-inf, inf)
     """where intervals are cut, as an accuracy's at 0 and 1"""
-    spread: Literal["interval", "quartiles", "range", "columns"] = "interval"
-    """mean with 95 % interval over seeds, median with quartiles, mean with least and largest, or the columns low and
-    high that its source has"""
+    spread: Literal["interval", "quartiles", "range", "columns", "text"] = "interval"
+    """mean with 95 % interval over seeds, median with quartiles, mean with least and largest, the columns low and
+    high that its source has, or none: its values are texts, of tables alone"""
     mean: Literal["arithmetic", "geometric"] = "arithmetic"
     factor: float = 1.0
     """all values times this"""
@@ -76,6 +78,10 @@ class Entry(Key, kw_only=True):
     """words (rows.py) and the values they have to have; else the entry is left out"""
     uses_data: bool = True
     """whether it shows something of the comparison's data; what is to know of them stands above all figures then"""
+    quantity: str | list[str] = []
+    """a name, or several: of a figure each then has a row of panels (lines) or a panel (dots), of a table a column"""
+    each: str = ""
+    """column: a figure or table for each of its values; in its words {each}, and what the study's words say of each"""
 
 
 class Figure(Entry, kw_only=True):
@@ -85,34 +91,34 @@ class Figure(Entry, kw_only=True):
     """its file name without suffix"""
     kind: str = "lines"
     """"lines" along an axis, "dots" with intervals, a row each, or ``module:function`` that draws it from ``Rows``"""
-    quantity: str | list[str] = []
-    """a name, or several: each then has a row of panels (lines) or a panel (dots)"""
     beneath: str = ""
     """a quantity that is drawn as thin lines with the same colours: what is expected"""
     note: str = ""
     """behind the name of the data, above the panels"""
-    each: str = ""
-    """column: a picture for each of its values; {each} in its words"""
     panel: str = ""
     """column: a panel for each of its values"""
     row: str = ""
     """column: a row of panels for each of its values"""
     line: str = "variant"
     """column: a line, or a row of dots, for each of its values"""
-    spread: Literal["seeds", "range", "interval", "marks", "none"] = "seeds"
-    """beside the mean: a thin line or dot for each seed, a band from least to largest, a 95 % interval, or that without
-    a line between the means"""
+    spread: Literal["seeds", "range", "band", "interval", "marks", "none"] = "seeds"
+    """beside the mean: a thin line or dot for each seed, a band from least to largest or of the 95 % interval, that
+    interval at each mark, or that without a line between the means"""
     baseline: str = ""
     """this variant is shown in every panel: a dashed line at its mean (dots), a thin grey line (lines)"""
+    only: str = ""
+    """``module:function`` that makes of ``Rows`` the names of the variants that are shown; none: no figure"""
     order: Literal["given", "value"] = "given"
     """of the rows of dots"""
+    beside: Literal["", "mean", "reached"] = ""
+    """at the right of the rows of dots: their means, or how many of their seeds have a value; a mean stands only where
+    all have one, and else an arrow at ``x_mark``"""
     group: str = ""
     """column: a gap between the rows of dots with different values"""
     zero: bool = False
     """a line at 0"""
     y_mark: float | str = ""
-    """a dotted horizontal line there"""
-    y_mark_name: str = ""
+    """a dashed horizontal line there"""
     x: str = ""
     """column of the horizontal axis (lines)"""
     x_label: str = ""
@@ -125,12 +131,14 @@ class Figure(Entry, kw_only=True):
     """means over so many ranges: equal ones on a linear axis, else growing by a fixed factor"""
     x_mark: float | str = ""
     """a dotted vertical line there"""
+    x_marks: str = ""
+    """a quantity, at whose values dotted vertical lines stand in the colours of the lines that they belong to"""
     y_from: float = 0.0
     """share of the horizontal axis whose values do not set the vertical range"""
     y_share: Literal["all", "row", "column"] = "all"
     """panels with one vertical axis"""
-    names: Literal["ends", "legend"] = "ends"
-    """lines are named at their ends, or in one legend below the figure"""
+    names: Literal["ends", "values", "legend"] = "ends"
+    """lines are named at their ends, there with their last values, or in one legend below the figure"""
     columns: int = 4
     """panels side by side, at most"""
     size: tuple[float, float] = (3.1, 3.1)
@@ -141,9 +149,8 @@ class Table(Entry, kw_only=True):
     """Rows of numbers; a table ``[[tables]]``."""
 
     make: str = ""
-    """``module:function`` that makes it from ``Rows``, or gives None; the other keys are of no use then"""
-    quantity: str | list[str] = []
-    """a name, or several: each then has a column"""
+    """``module:function`` that makes it from ``Rows``, or gives None; the other keys are of no use then. Its ``attrs``
+    are words for title and caption"""
     rows: tuple[str, ...] = ("variant",)
     """columns whose values together name a row"""
     column: str = ""
@@ -156,6 +163,10 @@ class Table(Entry, kw_only=True):
     """a column n with the number of seeds"""
     where: Where = {}
     """the rows that are shown"""
+    floors: str = ""
+    """a metric, whose floors stand below"""
+    beneath: list[dict[str, str]] = []
+    """rows of texts that stand below all others, as what was published"""
 
 
 class Sentence(Key, kw_only=True):
@@ -174,6 +185,8 @@ class Shown(Key, kw_only=True):
     headline: list[Sentence] = []
     figures: list[Figure] = []
     tables: list[Table] = []
+    overview: list[Table] = []
+    """over several of its comparisons: what makes them gets their directories"""
 
 
 @cache
@@ -181,12 +194,16 @@ def shown_of(study: Study) -> Shown:
     """Raises ValueError that names the study and the key if one of its entries is not as it should be."""
     common = read_toml(Path(__file__).with_name("common.toml"))
     figures = study.figures if isinstance(study.figures, list | tuple) else ()
+    quantities = dict[str, Any](common["quantities"])
     try:
+        for name, quantity in study.quantities.items():
+            quantities[name] = _filled(quantity, quantities)
         entries = {
-            "quantities": common["quantities"] | dict(study.quantities),
+            "quantities": quantities,
             "headline": study.headline,
             "figures": [{"stem": each.get("like")} | _filled(each, common["figures"]) for each in figures],
             "tables": [_filled(each, common["tables"]) for each in study.tables],
+            "overview": study.overview,
         }
         return msgspec.convert(entries, Shown)
     except (msgspec.ValidationError, KeyError) as error:

@@ -34,6 +34,7 @@ class Rows:
         self.claims = {row.claim.key: row for row in claims}
         self.variants = {variant.name: variant for variant in comparison.variants}
         self.finished, self.failures = finished_seeds(summary), failures(summary)
+        self._sources: dict[str, pd.DataFrame | None] = {}
 
     @cached_property
     def facts(self) -> pd.DataFrame:
@@ -70,6 +71,8 @@ class Rows:
         said |= {"baseline": comparison.baseline_in_words, "number": len(comparison.seeds)}
         said["Quantity"] = objective.quantity[:1].upper() + objective.quantity[1:]
         said["classes"] = ", ".join(map(repr, objective.classes or ()))
+        is_of_one = "second class" in objective.quantity and objective.classes
+        said["second_class"] = f" The second class is {objective.classes[1]!r}." if is_of_one else ""
         named = {part.partition("=")[0] for name in self.variants for part in name.split("@")[1:]}
         said |= {"settings": bool(named - {"dim"}), "widths": "dim" in named}
         if self.variants:
@@ -98,8 +101,12 @@ class Rows:
     def _source(self, name: str) -> pd.DataFrame | None:
         if name in ("values", "runs"):
             return self._values if name == "values" else self.curves
-        found: pd.DataFrame | None = pkgutil.resolve_name(name)(self.root)
-        return found
+        if name not in self._sources:
+            package = (
+                "" if "." in name.partition(":")[0] else f"experiments.studies.{self.study.name.replace('-', '_')}."
+            )
+            self._sources[name] = pkgutil.resolve_name(package + name)(self.root)
+        return self._sources[name]
 
     def of(self, quantity: Quantity) -> pd.DataFrame:
         """The rows of a quantity in the order of the variants, with their facts; none if its source is not there."""
@@ -109,14 +116,16 @@ class Rows:
         if quantity.column != "value":
             rows = rows.assign(value=rows[quantity.column])
         rows = self.chosen(self.chosen(rows, quantity.where), quantity.without, are=False)
-        rows = rows.dropna(axis="columns", how="all") if len(rows) else rows
-        rows = rows.assign(value=rows["value"] * quantity.factor)
+        empty = [column for column in rows if column != "value" and rows[column].isna().all()]
+        rows = rows.drop(columns=empty) if len(rows) else rows
+        if quantity.factor != 1:
+            rows = rows.assign(**{end: rows[end] * quantity.factor for end in ("value", "low", "high") if end in rows})
         if quantity.pairs:
             parts = [paired(rows, each.a, each.b).assign(variant=each.a, pair=each.name) for each in quantity.pairs]
             rows = pd.concat(parts)
         elif quantity.minus:
             rows = self._minus(rows, quantity.minus)
-        if "variant" not in rows:
+        if "variant" not in rows or not self.variants:
             return rows
         # What is no variant, as "uniform attention", comes last and has no facts.
         found = rows.merge(self.facts, on="variant", how="left", suffixes=("", "_of_variant"))
@@ -166,8 +175,11 @@ def paired(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
 
 def summary(rows: pd.DataFrame, by: list[str], quantity: Quantity) -> pd.DataFrame:
     """n, mean, low and high by these columns, in order of appearance, as the quantity says."""
-    if quantity.spread == "columns":
-        return rows[[*by, "value", "low", "high"]].rename(columns={"value": "mean"}).assign(n=1)
+    if rows.empty:
+        return rows.assign(n=0, mean=np.nan, low=np.nan, high=np.nan)
+    if quantity.spread in ("columns", "text"):
+        found = rows.assign(n=1).reindex(columns=[*by, "value", "low", "high", "n"])
+        return found.rename(columns={"value": "mean"})
     grouped = rows.groupby(by)["value"]
     if quantity.spread == "quartiles":
         quartiles = grouped.quantile(np.array([0.5, 0.25, 0.75])).unstack()

@@ -1,14 +1,15 @@
 """Tables from their keys: strings, ready to be shown."""
 
 import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from matplotlib.ticker import EngFormatter
+from pandas.api.types import is_numeric_dtype
 
 from experiments.show.keys import Quantity, Table
 from experiments.show.rows import Rows, summary
-from experiments.show.words import with_interval
+from experiments.show.words import amount, with_interval
 
 NOTHING = "-"
 
@@ -31,7 +32,17 @@ def table_of(table: Table, quantities: dict[str, Quantity], rows: Rows) -> pd.Da
     joined = pd.DataFrame(columns).reindex(order).fillna(NOTHING)
     heads = [rows.filled(quantities[each].label) if each in quantities else each for each in table.rows]
     joined.index = joined.index.set_names(heads)
-    return joined.reset_index()
+    found = joined.reset_index()
+    below = [*_floors(table, quantities[names[0]], rows, found), *table.beneath]
+    return pd.concat([found, pd.DataFrame(below)]).reindex(columns=found.columns).fillna(NOTHING)
+
+
+def _floors(table: Table, quantity: Quantity, rows: Rows, found: pd.DataFrame) -> Iterator[dict[str, str]]:
+    """A row for each: its name, and its value in every column of numbers."""
+    columns = [column for column in found.columns[len(table.rows) :] if column != "n"]
+    for floor in rows.comparison.floors_of(rows.filled(table.floors)) if table.floors else ():
+        value = format(quantity.factor * floor.value, quantity.format)
+        yield {found.columns[0]: f"floor: {floor.name}", **dict.fromkeys(columns, value)}
 
 
 def _columns(table: Table, quantity: Quantity, rows: Rows) -> "dict[str, pd.Series[Any]]":
@@ -44,19 +55,23 @@ def _columns(table: Table, quantity: Quantity, rows: Rows) -> "dict[str, pd.Seri
     found = summary(values, [*by, table.column] if table.column else by, quantity)
     if not table.interval:
         found["low"] = float("nan")
-    ends = found[["mean", "low", "high"]].to_numpy(float)
-    cells = [with_interval(mean, low, high, quantity.format) for mean, low, high in ends]
-    found = found.assign(cell=cells).set_index(by)
+    if quantity.spread == "text":
+        found["cell"] = found["mean"]
+    else:
+        ends = found[["mean", "low", "high"]].to_numpy(float)
+        found["cell"] = [with_interval(mean, low, high, quantity.format) for mean, low, high in ends]
+    found = found.set_index(by)
     columns = {}
     if table.count:
         columns["n"] = found.groupby(level=by, sort=False)["n"].max().astype(int).astype(str)
     if not table.column:
         return columns | {rows.filled(quantity.label): found["cell"]}
-    heads = sorted(found[table.column].unique())
+    heads = list(found[table.column].unique())
+    heads = sorted(heads) if is_numeric_dtype(found[table.column]) else heads
     return columns | {_head(value, table): found[found[table.column] == value]["cell"] for value in heads}
 
 
 def _head(value: Any, table: Table) -> str:
     if table.column_format == "engineering":
-        return EngFormatter(places=0)(value)
+        return amount(value)
     return format(value, table.column_format) if table.column_format else str(value)

@@ -3,15 +3,16 @@
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import pandas as pd
+from msgspec.structs import replace
 
 from experiments.judge.claims import Claim
 from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.show.keys import Sentence, Shown
+from experiments.show.keys import Pair, Sentence, Shown
 from experiments.show.rows import Rows, summary
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
@@ -46,8 +47,10 @@ NAMES = {
     "selective-after": "selective angles",
 }
 """of positions that are not called by their variant's word"""
+SIZES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 FIELD = re.compile(r"\{(\w+):([^}]+)\}")
-FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list")
+FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list", "rope", "along")
+ROPE = ("rope-before", "rope-after")
 
 
 class Missing(Exception):
@@ -94,6 +97,12 @@ def in_figures(value: float, comparison: Comparison) -> str:
 def with_interval(mean: float, low: float, high: float, pattern: str) -> str:
     """mean [low, high]; without an interval the mean alone."""
     return format(mean, pattern) if pd.isna(low) else f"{mean:{pattern}} [{low:{pattern}}, {high:{pattern}}]"
+
+
+def amount(number: float) -> str:
+    """A large number in three digits: 819 k, 2.5 M."""
+    size, letter = next(((size, letter) for size, letter in SIZES if number >= size), (1, ""))
+    return f"{number / size:.3g} {letter}".strip()
 
 
 def verdict(row: Row, who: str) -> str:
@@ -145,8 +154,8 @@ class Headline:
             said = FIELD.sub(field, sentence.text)
         except Missing:
             return ""
-        said = self.rows.filled(said)
-        return said[0].upper() + said[1:]
+        said = self.rows.filled(said, best=best(self.rows))
+        return said[:1].upper() + said[1:]
 
     def _row(self, key: str) -> Row:
         if key not in self.claims:
@@ -219,6 +228,33 @@ class Headline:
         if not names:
             raise Missing(pattern)
         return listed(in_words(self.rows.variants[name]) for name in names)
+
+    def _rope(self, name: str) -> str:
+        """{rope:QUANTITY}: by how much RoPE changes it, seed by seed, for each kernel on the better side of its map."""
+        sign = 1 if self.rows.comparison.objective.better == "lower" else -1
+        found = dict[str, tuple[float, str]]()
+        for variant in self.rows.variants.values():
+            if variant.position in ROPE and "@" not in variant.name:
+                pair = Pair(a=variant.name, b=f"{variant.kernel}-none", name="")
+                quantity = replace(self.quantities[name], pairs=[pair])
+                gains = summary(self.rows.of(quantity), ["variant"], quantity)
+                for mean, low, high in gains[["mean", "low", "high"]].to_numpy(float):
+                    said = with_interval(mean, low, high, f"+{quantity.format}")
+                    aside = f" ({side(variant)})" if side(variant) else ""
+                    told = f"{said} for {KERNELS.get(variant.kernel, variant.kernel)}{aside}"
+                    found[variant.kernel] = min(found.get(variant.kernel, (inf, "")), (sign * mean, told))
+        if not found:
+            raise Missing(name)
+        return listed(told for _, told in found.values())
+
+    def _along(self, name: str, column: str) -> str:
+        """{along:QUANTITY/COLUMN}: its mean at each value of a column."""
+        quantity = self.quantities[name]
+        rows = self.rows.of(quantity)
+        if rows.empty:
+            raise Missing(name)
+        found = summary(rows, [column], quantity)[["mean", column]].itertuples(index=False)
+        return listed(f"{mean:{quantity.format}} at {place:,}" for mean, place in found)
 
     def _means(self, name: str) -> pd.DataFrame:
         rows = self.rows.of(self.quantities[name])

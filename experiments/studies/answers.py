@@ -11,6 +11,7 @@ import torch
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, whole
 from experiments.records.schema import Comparison
+from experiments.show.rows import Rows
 from experiments.studies.tables import RUN, Table
 from experiments.study import Entries, Study
 from experiments.train.classification import Classification
@@ -105,6 +106,17 @@ def shortened(texts: Sequence[str]) -> str:
     """The beginning and the end of each text, on one line."""
     lines = [" ".join(text.split()) for text in texts]
     return " | ".join(line if len(line) <= 2 * END else f"{line[:END]} […] {line[-END:]}" for line in lines)
+
+
+def samples_of(rows: Rows, told: Told) -> pd.DataFrame | None:
+    """The table of samples, if there are some; its words are the seed and the variant that is ``judge``."""
+    answers = ANSWERS.read(rows.root)
+    if answers is None or answers.empty:
+        return None
+    table = samples_table(answers, rows.comparison, told)
+    by = judge(rows.comparison, dict.fromkeys(answers["variant"]))
+    table.attrs = {"seed": int(answers["seed"].iloc[0]), "judge": by}
+    return table
 
 
 def samples(study: Study, root: Path, comparison: Comparison, told: Told) -> Entries:

@@ -17,7 +17,6 @@ from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.attention.windowed import WindowedFavor
 from linear_rope.features.base import FeatureMap
-from linear_rope.features.favor import FavorPlus
 
 
 class Costs(NamedTuple):
@@ -98,4 +97,5 @@ def attention_flops(attention: RoPEAttention, context: int) -> int | None:
 
 def _mapping(feature_map: nn.Module, width: int) -> int:
     assert isinstance(feature_map, FeatureMap)
-    return 4 * width * feature_map.omega.shape[0] if isinstance(feature_map, FavorPlus) else 0
+    call = feature_map.formula()
+    return 0 if call is None or call.constant is None else 4 * width * call.constant.shape[0]

@@ -1,6 +1,5 @@
 """A version of the benchmark as its files have it (benchmark/v1/*.toml)."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,18 +7,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
-from scipy import stats
-from scipy.optimize import brentq
 
 from experiments.config import Config, read_toml
 from experiments.extensions import choices
 from experiments.presets import GENERAL, NOT_CONFIG
-from experiments.variants import parse_variants
 
 FOLDER = Path(__file__).parents[2] / "benchmark"
 NAME = "v1"
 STUDY = "benchmark"
-MOST_CLAIMS = 30
 SMOKE_FACTORS = 2
 """of the lengths that models are tested at, how many a smoke run has"""
 
@@ -178,7 +173,7 @@ class Benchmark:
 def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
     """The version in a folder. Raises ValueError that names the file, and what is wrong in it."""
     order, claims = _read(folder / "order.toml", Order), _read(folder / "claims.toml", Claims)
-    found = Benchmark(
+    return Benchmark(
         texts=_read(folder / "texts.toml", dict[str, Text]),
         sizes=_read(folder / "sizes.toml", dict[str, dict[str, Any]]),
         recipe=_read(folder / "recipe.toml", dict[str, dict[str, Any]]),
@@ -186,8 +181,6 @@ def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
         stages=order.stages,
         claims=claims,
     )
-    _check_names(found, folder)
-    return found
 
 
 def _read(path: Path, kind: type[T]) -> T:
@@ -195,56 +188,3 @@ def _read(path: Path, kind: type[T]) -> T:
         return msgspec.convert(read_toml(path), kind)
     except msgspec.ValidationError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _check_names(found: Benchmark, folder: Path) -> None:
-    """Raises ValueError for a name that nothing has."""
-
-    def check(file: str, what: str, name: str | int, names: Collection[str | int]) -> None:
-        if name not in names:
-            there = choices(str(name), [str(each) for each in names])
-            raise ValueError(f"{folder / file}: {what} {name!r} is nowhere defined; {there}")
-
-    for name, task in found.tasks.items():
-        if task.study != STUDY:
-            continue
-        check("tasks.toml", f"{name}: the size", task.size, found.sizes)
-        check("tasks.toml", f"{name}: the recipe", task.recipe, found.recipe)
-        every = task.variants + task.more
-        try:
-            parse_variants(",".join(every))
-        except ValueError as error:
-            raise ValueError(f"{folder / 'tasks.toml'}: {name}: {str(error).removeprefix('--variants: ')}") from None
-        for other in filter(None, (task.rates, task.neighbours_of)):
-            check("tasks.toml", f"{name}: the task", other, found.tasks)
-            for variant in every:
-                there = found.tasks[other].variants + found.tasks[other].more
-                check("tasks.toml", f"{name}: in {other} the variant", variant, there)
-    for stage in found.stages:
-        for name in stage.tasks:
-            check("order.toml", f"{stage.name}: the task", name, found.tasks)
-    for claim in found.claims.claims:
-        for name in filter(None, (claim.task, claim.minus)):
-            check("claims.toml", f"{claim.key}: the task", name, found.tasks)
-            task = found.tasks[name]
-            for variant in (claim.first, claim.second):
-                check("claims.toml", f"{claim.key}: the variant", variant, task.variants + task.more)
-            check("claims.toml", f"{claim.key}: the factor", claim.factor, task.tested)
-    keys = [claim.key for claim in found.claims.claims]
-    if len(set(keys)) < len(keys) or len(keys) > MOST_CLAIMS:
-        raise ValueError(f"{folder / 'claims.toml'}: {len(keys)} claims; give {MOST_CLAIMS} at most, no key twice")
-
-
-def smallest_difference(scatter: float, seeds: int, power: float = 0.8, alpha: float = 0.05) -> float:
-    """The smallest true difference that so many seeds tell from none with this probability.
-
-    With n paired differences of standard deviation s and a true difference δ, (mean/(s/√n))² has a noncentral F
-    distribution with 1 and n - 1 degrees of freedom and noncentrality nδ²/s²; the test is two-sided at ``alpha``.
-    """
-    freedom = seeds - 1
-    beyond = stats.t.ppf(1 - alpha / 2, freedom) ** 2
-
-    def surplus(noncentrality: float) -> float:
-        return float(stats.ncf.sf(beyond, 1, freedom, noncentrality)) - power
-
-    return float(brentq(surplus, 1e-9, 1e4) ** 0.5 * scatter / seeds**0.5)

@@ -11,6 +11,7 @@ from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Sequences
 from experiments.data.generated import AssociativeRecall, split_generator
 from experiments.records.csv_files import number, whole
+from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
 from experiments.studies.length.measure import ends_with_its_context, measure_lengths
@@ -26,6 +27,15 @@ SEQUENCES, TOKENS = 512, 2**18
 
 LONGER = Table("longer", RUN | {"pairs": whole(0, 2**10), "factor": whole(1, 2**10)}, {"accuracy": number(0, 1)})
 """``pairs``: of recall, in each sequence; 0 elsewhere"""
+
+
+def longer(root: Path) -> pd.DataFrame | None:
+    """The accuracies by the length of the sequences: columns variant, seed, pairs, length, value."""
+    found = LONGER.read(root)
+    if found is None:
+        return None
+    found["length"] = found["factor"] * int(read_comparison(root).config["context"])
+    return found.drop(columns="factor").rename(columns={"accuracy": "value"})
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:

@@ -1,19 +1,17 @@
 """The tasks side by side, beside RoFormer's table 2, from a comparison of each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from experiments.data.registry import DATA_SETS
 from experiments.judge.curves import read_curves
-from experiments.judge.statistics import Estimate, summarise
+from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
 from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison, Floor
-from experiments.report.answer import Findings
-from experiments.study import Entries, read_study
 
-STUDY = read_study(Path(__file__).parent)
 PUBLISHED = {
     "BERT, as published": ("88.9", "93.5", "90.5", "85.8", "71.2", "84.6/83.4"),
     "RoFormer, as published": ("89.5", "90.7", "88.0", "87.0", "86.4", "80.2/79.8"),
@@ -23,10 +21,10 @@ TASKS = {"mrpc": "MRPC", "sst-2": "SST-2", "qnli": "QNLI", "sts-b": "STS-B", "qq
 PART = "-part"
 
 
-def overview(roots: Sequence[Path]) -> Entries:
-    """One table of all tasks; a task of which only a part is there is named so. Nothing if no run is finished.
+def overview(roots: Sequence[Path]) -> pd.DataFrame | None:
+    """All tasks; a task of which only a part is there is named so. None if no run is finished.
 
-    Of several comparisons of a task the first counts, and the caption names the others.
+    Of several comparisons of a task the first counts, and ``attrs`` name the others.
     """
     found, others = dict[str, tuple[Path, Comparison]](), list[str]()
     for root in roots:
@@ -44,7 +42,7 @@ def overview(roots: Sequence[Path]) -> Entries:
             parameters |= {each.parameters for each in found[name][1].variants}
             examples.add(int(found[name][1].config["test_windows"]))
     if not scores:
-        return []
+        return None
     titles = {task: f"{title} (part)" if names[task].endswith(PART) else title for task, title in TASKS.items()}
     rows = [dict(zip(("encoder", *titles.values()), (name, *cells), strict=True)) for name, cells in PUBLISHED.items()]
     for variant, of_task in scores.items():
@@ -58,7 +56,8 @@ def overview(roots: Sequence[Path]) -> Entries:
         rows.append({"encoder": f"floor: {called}"} | dict.fromkeys(titles.values(), "-") | of_task)
     lacking = [task for task, name in names.items() if name not in found]
     in_part = [task for task, name in names.items() if name.endswith(PART)]
-    words = {
+    table = pd.DataFrame(rows)
+    table.attrs = {
         "seeds": " or ".join(f"{n} seeds" if n > 1 else "one seed" for n in sorted(seeds)),
         "parameters": " to ".join(f"{each:,}" for each in sorted({min(parameters), max(parameters)})),
         "examples": f"{max(examples):,}",
@@ -73,7 +72,7 @@ def overview(roots: Sequence[Path]) -> Entries:
             )
         ),
     }
-    return [STUDY.table("glue", pd.DataFrame(rows), **words)]
+    return table
 
 
 def _fetched(what: str, tasks: Sequence[str]) -> str:
@@ -87,16 +86,15 @@ def _fetched(what: str, tasks: Sequence[str]) -> str:
 def _scores(root: Path, comparison: Comparison) -> list[tuple[str, str, int]]:
     """Variant, score in words and seeds of every variant with a finished run."""
     summary = summarise(root, comparison, read_curves(root, comparison))
-    found = Findings(comparison, summary, {}, root)
-    finals = {variant.name: found.final(variant.name) for variant in comparison.variants}
-    return [(name, _percent(final), final.n) for name, final in finals.items() if final.n]
+    tested = summary[(summary["metric"] == f"test_{comparison.objective.metric}") & (summary["n"] > 0)]
+    return [(row["variant"], _percent(row), int(row["n"])) for row in tested.to_dict("records")]
 
 
 def _floors(comparison: Comparison) -> list[Floor]:
     return comparison.floors_of(comparison.objective.metric)
 
 
-def _percent(found: Estimate) -> str:
+def _percent(found: Mapping[Any, Any]) -> str:
     """A mean in percent, with half of its interval's width if there is one."""
-    half = f" ± {50 * (found.high - found.low):.1f}" if found.has_interval else ""
-    return f"{100 * found.mean:.1f}{half}"
+    half = "" if pd.isna(found["low"]) else f" ± {50 * (found['high'] - found['low']):.1f}"
+    return f"{100 * found['mean']:.1f}{half}"

@@ -102,17 +102,34 @@ def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
             module.rope_scaling = scaling
 
 
-def by_position(measured: pd.DataFrame) -> pd.DataFrame:
+def by_position(root: Path) -> pd.DataFrame | None:
     """What the longest windows add to the loss of the same targets in windows of the training length.
 
-    Columns variant, seed, first, last, added: by range of positions in the longest windows, of models as trained, for
-    variants that were evaluated there.
+    Columns variant, seed, offset, value: by the middle of a range of positions in the longest windows, of models as
+    trained, for variants that were evaluated there.
     """
+    measured = LOSSES.read(root)
+    if measured is None:
+        return None
     keys = ["variant", "seed", "first", "last"]
     short = measured[measured["method"] == IN_SHORT_WINDOWS].set_index(keys)["bits_per_byte"]
     longest = measured[(measured["method"] == AS_TRAINED) & (measured["length"] == measured["length"].max())]
-    added = longest.set_index(keys)["bits_per_byte"] - short
-    return added.dropna().rename("added").reset_index()
+    added = (longest.set_index(keys)["bits_per_byte"] - short).dropna().rename("value").reset_index()
+    return added.assign(offset=(added["first"] + added["last"] + 1) / 2).drop(columns=["first", "last"])
+
+
+def by_length(root: Path) -> pd.DataFrame | None:
+    """Mean over all positions: columns variant, seed, method, length, value."""
+    measured = LOSSES.read(root)
+    if measured is None:
+        return None
+    return window_means(measured[measured["method"] != IN_SHORT_WINDOWS]).rename(columns={"bits_per_byte": "value"})
+
+
+def stretched(root: Path) -> pd.DataFrame | None:
+    """The same of the variants whose RoPE was stretched too."""
+    means = by_length(root)
+    return None if means is None else means[means.groupby("variant")["method"].transform("nunique") > 1]
 
 
 def window_means(measured: pd.DataFrame) -> pd.DataFrame:
@@ -129,20 +146,6 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     ]
     sums = grouped[["total", "size"]].sum().loc[whole_windows]
     return (sums["total"] / sums["size"]).rename("bits_per_byte").reset_index()
-
-
-def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
-    """A row of strings per variant and method: bits per byte by length, mean over seeds."""
-    by_length = means.groupby(["variant", "method", "length"])["bits_per_byte"].agg(["count", "mean"])
-    lengths = sorted(means["length"].unique())
-    rows = []
-    for variant in comparison.variants:
-        for method in means[means["variant"] == variant.name]["method"].unique():
-            found = by_length.loc[variant.name, method]
-            row = {"variant": variant.name, "evaluated": method, "n": str(found["count"].max())}
-            shown = found["mean"].reindex(lengths).map("{:.3f}".format, na_action="ignore").fillna("-")
-            rows.append(row | {f"{length:,}": text for length, text in shown.items()})
-    return pd.DataFrame(rows)
 
 
 def by_factor(measured: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:

@@ -9,12 +9,12 @@ import torch
 
 from experiments.config import Config
 from experiments.console import make_console
-from experiments.figures.settings import named_settings
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import Comparison
+from experiments.show.rows import Rows
 from experiments.studies.answers import SHOWN as SHOWN
-from experiments.studies.answers import collect_answers
+from experiments.studies.answers import collect_answers, samples_of
 from experiments.studies.speed import benchmark
 from experiments.studies.tables import Table
 from experiments.train.classification import Classification, ClassifierModel
@@ -109,24 +109,21 @@ def memory_here(variant: str, config: Config, shape: ClassifierModel, device: st
     return rise
 
 
-def named(comparison: Comparison, name: str) -> VariantRecord:
-    (found,) = (variant for variant in comparison.variants if variant.name == name)
-    return found
+def samples(rows: Rows) -> pd.DataFrame | None:
+    """The table of samples: what the variants that differ in their length alone say, at each length."""
+    facts = rows.facts.sort_values("context", kind="stable")
+    order = rows.facts["without_length"].unique()
+    lines = {line: facts[facts["without_length"] == line].itertuples() for line in order}
+    lengths = {line: [(each.variant, f"{each.context:,}") for each in of_line] for line, of_line in lines.items()}
 
+    def told(said: "pd.Series[str]") -> dict[str, str]:
+        words = {
+            line: "; ".join(f"{length}: {said[name]}" for name, length in of_line if name in said)
+            for line, of_line in lengths.items()
+        }
+        return {line: text for line, text in words.items() if text}
 
-def line_of(variant: VariantRecord) -> str:
-    """The variant without its maximum length: those of one line are compared at several lengths."""
-    base, settings = variant.name.partition("@")[0], named_settings(variant)
-    return "@".join([base, *(f"{key}={value}" for key, value in settings.items() if key != "context")])
-
-
-def lines_of(comparison: Comparison) -> dict[str, list[VariantRecord]]:
-    """The variants by line, the shortest first."""
-    found: dict[str, list[VariantRecord]] = {}
-    for variant in sorted(comparison.variants, key=comparison.context_of):
-        found.setdefault(line_of(variant), []).append(variant)
-    order = dict.fromkeys(map(line_of, comparison.variants))
-    return {line: found[line] for line in order}
+    return samples_of(rows, told)
 
 
 document_time = COSTS.samples("round", ROUNDS, "rounds")

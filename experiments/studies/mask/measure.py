@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,7 +16,6 @@ from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.train.loop import evaluate
 from experiments.train.objectives import NextToken
-from linear_rope.features import FavorPlus
 from linear_rope.model import CausalLM
 
 NEW_DRAWS = 5
@@ -32,7 +32,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
 
     @torch.no_grad()
     def losses(variant: str, seed: int, model: CausalLM) -> list[pd.DataFrame]:
-        maps = [module for module in model.modules() if isinstance(module, FavorPlus)]
+        maps: list[Any] = [module for module in model.modules() if hasattr(module, "redraw")]
         own = copy.deepcopy(model.state_dict())
         found = []
         for draw in range(NEW_DRAWS + 1) if maps else ():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.records.record import read_comparison
-from experiments.studies.length.measure import AS_TRAINED, IN_SHORT_WINDOWS, LOSSES, window_means
+from experiments.studies.length.measure import AS_TRAINED, LOSSES, window_means
 from experiments.studies.positions.measure import COST, LONGEST
 
 
@@ -33,12 +33,3 @@ def rises(root: Path) -> pd.DataFrame | None:
     if LONGEST * short not in wide:
         return None
     return (wide[LONGEST * short] - wide[short]).dropna().rename("value").reset_index()
-
-
-def stretched(root: Path) -> pd.DataFrame | None:
-    """The loss by length and method of the variants whose RoPE was stretched too."""
-    measured = LOSSES.read(root)
-    if measured is None:
-        return None
-    means = window_means(measured[measured["method"] != IN_SHORT_WINDOWS]).rename(columns={"bits_per_byte": "value"})
-    return means[means.groupby("variant")["method"].transform("nunique") > 1]

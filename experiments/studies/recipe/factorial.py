@@ -1,21 +1,18 @@
 """Losses and differences over the comparisons of the factorial, one for each optimiser and initial spread."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.config import Config
 from experiments.judge.curves import read_curves
-from experiments.judge.statistics import Estimate, estimate, finished_values
+from experiments.judge.statistics import estimate, finished_values
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.studies.convergence.figures import convergence_figures
-from experiments.study import Entries, read_study
+from experiments.show.words import with_interval
 from experiments.train.objectives import Objective
 
-STUDY = read_study(Path(__file__).parent)
 PAIRS = (
     ("softmax-rope", "softmax-sinusoidal"),
     ("softmax-rope", "softmax-none"),
@@ -30,28 +27,38 @@ def nothing_more(root: Path, comparison: Comparison, objective: Objective) -> li
     return []
 
 
-def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
-    return [*convergence_figures(root, curves, summary, comparison, output / "figures")]
+def losses(roots: Sequence[Path]) -> pd.DataFrame | None:
+    """A row for each comparison with a finished run: the mean loss of each variant, and its own learning rate."""
+
+    def cells(found: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
+        return {each.name: _cell(found[each.name], each) for each in comparison.variants if each.name in found}
+
+    return _rows(roots, cells)
 
 
-def overview(roots: Sequence[Path]) -> Entries:
-    """A row for each comparison, and one more for each where differences are shown; nothing if no run is finished."""
-    losses, differences = list[dict[str, Any]](), list[dict[str, Any]]()
+def differences(roots: Sequence[Path]) -> pd.DataFrame | None:
+    """The same of the differences of pairs."""
+
+    def cells(found: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
+        there = [pair for pair in PAIRS if {*pair} <= {*found}]
+        apart = {f"{a} − {b}": estimate([*(found[a] - found[b]).dropna()]) for a, b in there}
+        return {
+            name: with_interval(each.mean, each.low, each.high, "+.3f") if each.n else "-"
+            for name, each in apart.items()
+        }
+
+    return _rows(roots, cells)
+
+
+def _rows(roots: Sequence[Path], cells: Callable[[pd.DataFrame, Comparison], dict[str, str]]) -> pd.DataFrame | None:
+    rows = []
     for root in sorted(roots, key=_place):
         comparison = read_comparison(root)
         found = test_losses(root, comparison)
-        if found.empty:
-            continue
-        _, _, spread = _place(root)
-        head = {"data": comparison.data[0].called, "optimiser": Config(**comparison.config).optimizer, "spread": spread}
-        trained = [variant for variant in comparison.variants if variant.name in found]
-        losses.append(head | {variant.name: _cell(found[variant.name], variant) for variant in trained})
-        there = [pair for pair in PAIRS if {*pair} <= {*found}]
-        differences.append(head | {f"{a} − {b}": told(estimate([*(found[a] - found[b]).dropna()])) for a, b in there})
-    if not losses:
-        return []
-    tables = (("losses", losses), ("differences", differences))
-    return [STUDY.table(name, pd.DataFrame(rows).fillna("-")) for name, rows in tables]
+        if len(found):
+            head = dict(zip(("data", "optimiser", "spread"), _place(root), strict=True))
+            rows.append(head | cells(found, comparison))
+    return pd.DataFrame(rows).fillna("-") if rows else None
 
 
 def test_losses(root: Path, comparison: Comparison) -> pd.DataFrame:
@@ -67,12 +74,6 @@ def _cell(values: "pd.Series[float]", variant: VariantRecord) -> str:
     rate = variant.settings.get("learning_rate")
     remark = ", not tuned" if variant.not_tuned else ""
     return f"{values.mean():.3f}" + (f" (rate {rate:g}{remark})" if rate else "")
-
-
-def told(found: Estimate) -> str:
-    if not found.n:
-        return "-"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]" if found.has_interval else f"{found.mean:+.3f}"
 
 
 def _place(root: Path) -> tuple[str, str, float]:

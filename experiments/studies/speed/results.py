@@ -1,61 +1,66 @@
-"""From the speed study's records to its numbers (medians, ratios within rounds, crossovers), and to cells of text."""
+"""From the speed study's records to its tables: medians, ratios within rounds, shares of what the machine can do.
+
+Every function of a directory makes a table of it: ``times.csv`` and so on, or rows that figures and tables show.
+"""
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from experiments.report.tables import NOTHING
-from experiments.studies.speed.records import Measurement, MemoryMeasurement, TimeMeasurement
+from experiments.records.record import read_comparison
+from experiments.show.rows import Rows
+from experiments.studies.speed.records import Measurement, MemoryMeasurement, TimeMeasurement, read_config, read_records
 from experiments.studies.speed.study import (
     AFTER,
+    BUSY,
+    CHUNKED,
     COPY,
+    DECODING,
     DIRECTIONS,
+    ELU,
+    EQ_19,
     FORWARD,
     OURS,
+    SDPA,
     SGEMM,
+    SOFTMAX,
     SpeedConfig,
     after,
     compared_with,
 )
 
 MIB = 2**20
+RATIOS = {"value": "ratio", "low": "ratio_low", "high": "ratio_high"}
+RATES = {
+    "share": ("causal_share", "causal_low", "causal_high"),
+    "dense": ("dense_share",),
+    "cost": ("cost",),
+    "copy": ("copy_share", "copy_low", "copy_high"),
+}
+"""the columns of ``rate`` that are the value, low and high of a quantity"""
+SIZES = ("memory", "state_bytes")
+PLACE = ["quantity", "topic", "direction"]
+LOOKS = {
+    OURS: ("favor+", "none"),
+    EQ_19: ("favor+", "rope-after"),
+    EQ_19 + CHUNKED: ("favor+", "rope-before"),
+    SDPA: ("softmax", "none"),
+    SOFTMAX: ("softmax", "rope-before"),
+}
+"""the kernel and position whose look a competitor has; others have those of their names"""
 
 Case = tuple[str, str, int, str]
 """topic, direction, length, competitor"""
-Pairs = Sequence[tuple[str, str]]
-"""each ours and another"""
-
-
-class Quartiles(NamedTuple):
-    median: float
-    low: float
-    high: float
-
-    def show(self, pattern: str, unit: str = "") -> str:
-        return f"{self.median:{pattern}}{unit} [{self.low:{pattern}}, {self.high:{pattern}}]"
-
-
-class Crossing(NamedTuple):
-    """From this length on, between two measured ones, the first competitor needs less than the second."""
-
-    direction: str
-    ours: str
-    other: str
-    length: float
-
-
-def quartiles(values: Sequence[float] | np.ndarray) -> Quartiles:
-    return Quartiles(*np.percentile(values, (50, 25, 75)).tolist())
 
 
 class Results:
-    """What was measured: ``seconds`` by round of each case, ``failures`` (why it was not timed), and the tables."""
+    """What was measured: ``seconds`` by round of each case, and ``failures``, why it was not timed."""
 
     def __init__(self, records: Sequence[Measurement], config: SpeedConfig) -> None:
         self.records, self.config = records, config
@@ -70,119 +75,169 @@ class Results:
             for record in self.times
             for failure in record.failures
         }
-
-    def ratio(self, topic: str, direction: str, length: int, case: str, over: str) -> np.ndarray:
-        """Time of a competitor over another's, by round. Raises KeyError if one was not timed."""
-        return self.seconds[topic, direction, length, case] / self.seconds[topic, direction, length, over]
-
-    def by_length(self, topic: str, direction: str, case: str) -> dict[int, np.ndarray]:
-        """Seconds of a competitor by round at each length, the shortest first."""
-        found = {
-            key[2]: seconds for key, seconds in self.seconds.items() if (*key[:2], key[3]) == (topic, direction, case)
+        ours = [(after(count), SOFTMAX) for count in (config.num_features, config.fewer_features)]
+        self.pairs = {
+            "operation": [(OURS, SDPA), (EQ_19, SDPA)],
+            "module": ours,
+            **{topic: [(AFTER, SOFTMAX)] for topic in ("mapped", "training")},
+            DECODING: [(AFTER, SOFTMAX), (ELU, SOFTMAX)],
         }
-        return dict(sorted(found.items()))
+        """ours and another, by topic: from which length on needs ours less?"""
 
-    def speedups(self, topic: str, direction: str, ours: str, other: str) -> dict[int, Quartiles]:
-        """Time of the other over ours within a round, by length."""
-        mine, theirs = (self.by_length(topic, direction, case) for case in (ours, other))
-        return {length: quartiles(theirs[length] / mine[length]) for length in mine if length in theirs}
+    @classmethod
+    def of(cls, root: Path) -> "Results":
+        return cls(read_records(root), read_config(read_comparison(root)))
 
-    @cached_property
-    def time_table(self) -> pd.DataFrame:
-        """Seconds of every competitor, and its time within a round over what it is compared with: quartiles."""
-        ours = {"operation": OURS, "module": after(self.config.num_features)}
-        rows: list[tuple[Any, ...]] = []
-        for (topic, direction, length, case), seconds in self.seconds.items():
-            over = compared_with(topic, case) or ours.get(topic, AFTER)
-            other = self.seconds.get((topic, direction, length, over), math.nan)
-            if topic != "rate":
-                numbers = (len(seconds), *quartiles(seconds), *quartiles(seconds / other))
-                rows.append((topic, direction, length, case, *numbers))
-        columns = "topic direction length case rounds median low high ratio ratio_low ratio_high"
-        return pd.DataFrame(rows, columns=columns.split())
+    def speedups(self, topic: str, direction: str, ours: str, other: str) -> dict[int, np.ndarray]:
+        """Time of the other over ours by round, by length, the shortest first."""
+        lengths = sorted(n for *place, n, case in self.seconds if (*place, case) == (topic, direction, ours))
+        both = {n: [self.seconds.get((topic, direction, n, case)) for case in (ours, other)] for n in lengths}
+        return {n: theirs / mine for n, (mine, theirs) in both.items() if mine is not None and theirs is not None}
 
-    @cached_property
-    def memory_table(self) -> pd.DataFrame:
-        """Bytes: the rise above the inputs, what has to be returned, and the rise without that (extra)."""
-        found = [
-            row for row in self.records if isinstance(row, MemoryMeasurement) and None not in (row.rise, row.returned)
+    def sizes(self, fact: str) -> pd.DataFrame:
+        """The competitors' sizes of one kind ("parameters", "state_bytes"), the later if one was recorded again.
+
+        Without the models of the position encodings, whose sizes follow from them.
+        """
+        rows = [
+            (record.topic, record.direction, sample.length, sample.case, getattr(sample, fact))
+            for record in self.times
+            for sample in record.samples
+            if record.topic not in ("positions", "decays", BUSY)
         ]
-        columns = "topic direction length case rise returned extra method"
-        table = pd.DataFrame(map(msgspec.structs.asdict, found), columns=columns.split())
-        return table.assign(extra=(table["rise"] - table["returned"]).clip(lower=0))
-
-    @cached_property
-    def rate_table(self) -> pd.DataFrame:
-        """Our operation at all lengths in the same rounds as a matrix product.
-
-        Of the sgemm rate, ``causal_share`` is by the strict count of ``operation_flops``, ``dense_share`` by the dense
-        one. ``cost`` is the time of a token over its mean over the lengths of the same round. Where a copy was timed,
-        ``copy_share`` is of its rate, by the count of ``operation_numbers``.
-        """
-        rows: list[tuple[Any, ...]] = []
-        for record in self.times:
-            place = record.topic, record.direction, self.config.gemm_size
-            product, copy = (self.seconds.get((*place, name)) for name in (SGEMM, COPY))
-            seconds = {each.length: np.array(each.seconds) for each in record.samples if each.case not in (SGEMM, COPY)}
-            if record.topic != "rate" or product is None or not seconds:  # one or all others failed
-                continue
-            rate = 2 * self.config.gemm_size**3 / product
-            mean = np.mean([values / length for length, values in seconds.items()], axis=0)
-            for length, values in seconds.items():
-                chunk_size = record.chunk_size or length
-                fewest, dense = operation_flops(length, self.config, record.direction, chunk_size)
-                share = quartiles(fewest / values / rate)
-                numbers = [np.median(values), *share, share.median * dense / fewest, np.median(values / length / mean)]
-                if copy is not None:
-                    copied = 2 * self.config.gemm_size**2 / copy  # it reads each number and writes it
-                    moved = operation_numbers(length, self.config, record.direction) / values
-                    numbers += quartiles(moved / copied)
-                rows.append((record.direction, length, len(values), *numbers))
-        columns = "direction length rounds median causal_share causal_low causal_high dense_share cost"
-        if any(case == COPY for *_, case in self.seconds):
-            columns += " copy_share copy_low copy_high"
-        return pd.DataFrame(rows, columns=columns.split())
-
-    @cached_property
-    def run_table(self) -> pd.DataFrame:
-        """How many measurements of each topic each process run made; records without a run count as one."""
-        rows = [(record.run, record.topic, record.kind) for record in self.records]
-        table = pd.DataFrame(rows, columns=["run", "topic", "kind"])
-        return table.value_counts(sort=False).reset_index(name="measurements")
-
-    def fact_table(self, fact: str) -> pd.DataFrame:
-        """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value.
-
-        Where one was recorded again, the later. Without the models of the position encodings, whose sizes follow from
-        them.
-        """
-        samples = [
-            sample for record in self.times if record.topic not in ("positions", "decays") for sample in record.samples
-        ]
-        sizes = {(each.length, each.case): getattr(each, fact) for each in samples if getattr(each, fact) is not None}
-        return pd.DataFrame([(*key, size) for key, size in sizes.items()], columns=["length", "case", "value"])
-
-    def time_crossings(self, topic: str, pairs: Pairs) -> list[Crossing]:
-        """Where ours becomes faster, for each direction and pair.
-
-        None where the next measured length does not say so clearly: a quarter of its rounds say otherwise.
-        """
-        found = []
-        for direction, (ours, other) in itertools.product(DIRECTIONS[topic], pairs):
-            by_length = self.speedups(topic, direction, ours, other)
-            where = crossover({length: speedup.median for length, speedup in by_length.items()})
-            if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
-                found.append(Crossing(direction, ours, other, where))
-        return found
+        table = pd.DataFrame(rows, columns=["topic", "direction", "length", "case", "value"]).dropna()
+        return table.drop_duplicates(["length", "case"], keep="last")
 
 
-def size_crossings(table: pd.DataFrame, column: str, pairs: Pairs) -> list[Crossing]:
-    """Where ours becomes smaller, for each pair, in a table of one topic and direction."""
-    sizes = table.pivot(index="length", columns="case", values=column)
-    sizes = sizes[sizes > 0]
-    wanted = {pair: sizes.reindex(columns=pair).dropna() for pair in pairs}
-    starts = {pair: crossover((both[pair[1]] / both[pair[0]]).to_dict()) for pair, both in wanted.items()}
-    return [Crossing("", *pair, where) for pair, where in starts.items() if where is not None]
+def times(root: Path) -> pd.DataFrame:
+    """Seconds of every competitor, and its time within a round over what it is compared with: quartiles."""
+    results = Results.of(root)
+    ours = {"operation": OURS, "module": after(results.config.num_features)}
+    rows: list[tuple[Any, ...]] = []
+    for (topic, direction, length, case), seconds in results.seconds.items():
+        over = compared_with(topic, case) or ours.get(topic, AFTER)
+        other = results.seconds.get((topic, direction, length, over), math.nan)
+        if topic != "rate":
+            numbers = (len(seconds), *quartiles(seconds), *quartiles(seconds / other))
+            rows.append((topic, direction, length, case, *numbers))
+    columns = "topic direction length case rounds median low high ratio ratio_low ratio_high"
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+def memory(root: Path) -> pd.DataFrame:
+    """Bytes: the rise above the inputs, what has to be returned, and the rise without that (extra)."""
+    columns = "topic direction length case rise returned extra method".split()
+    rows = [msgspec.structs.asdict(each) for each in read_records(root) if isinstance(each, MemoryMeasurement)]
+    table = pd.DataFrame(rows).reindex(columns=columns).dropna(subset=["rise", "returned"])
+    table = table.astype({"rise": int, "returned": int})
+    return table.assign(extra=(table["rise"] - table["returned"]).clip(lower=0))
+
+
+def rate(root: Path) -> pd.DataFrame:
+    """Our operation at all lengths in the same rounds as a matrix product.
+
+    Of the sgemm rate, ``causal_share`` is by the strict count of ``operation_flops``, ``dense_share`` by the dense
+    one. ``cost`` is the time of a token over its mean over the lengths of the same round. Where a copy was timed,
+    ``copy_share`` is of its rate, by the count of ``operation_numbers``.
+    """
+    results = Results.of(root)
+    config, rows = results.config, list[tuple[Any, ...]]()
+    for record in results.times:
+        place = record.topic, record.direction, config.gemm_size
+        product, copy = (results.seconds.get((*place, name)) for name in (SGEMM, COPY))
+        seconds = {each.length: np.array(each.seconds) for each in record.samples if each.case not in (SGEMM, COPY)}
+        if record.topic != "rate" or product is None or not seconds:  # one or all others failed
+            continue
+        mean = np.mean([values / length for length, values in seconds.items()], axis=0)
+        for length, values in seconds.items():
+            strict, dense = operation_flops(length, config, record.direction, record.chunk_size or length)
+            share = quartiles(strict / values / (2 * config.gemm_size**3 / product))
+            numbers = [np.median(values), *share, share[0] * dense / strict, np.median(values / length / mean)]
+            if copy is not None:
+                copied = 2 * config.gemm_size**2 / copy  # it reads each number and writes it
+                numbers += quartiles(operation_numbers(length, config, record.direction) / values / copied)
+            rows.append((record.direction, length, len(values), *numbers))
+    columns = "direction length rounds median causal_share causal_low causal_high dense_share cost"
+    if any(case == COPY for *_, case in results.seconds):
+        columns += " copy_share copy_low copy_high"
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+def shown(root: Path) -> pd.DataFrame:
+    """The rows of figures and tables: the value and the text of each quantity, topic, direction, length and case."""
+    results, time, taken = Results.of(root), times(root), memory(root)
+    parts = [time.assign(quantity="time", value=time["median"], text=[_time_cell(row) for row in time.itertuples()])]
+    others = [compared_with(topic, case) for topic, case in zip(time["topic"], time["case"], strict=True)]
+    added = time[(time["case"] != others) & pd.notna(others)].dropna(subset="ratio")
+    over = {name: added[column] - 1 for name, column in RATIOS.items()}
+    parts.append(added.assign(quantity="added", text=[_ratio(row, ".3f") for row in added.itertuples()], **over))
+    value = taken["extra"].where(taken["topic"] != "training", taken["rise"])
+    sizes: Any = taken[["extra", "rise"]].to_numpy() / MIB
+    text = [f"{extra:,.1f} MiB ({rise:,.1f})" for extra, rise in sizes]
+    parts.append(taken.assign(quantity="memory", value=value, text=text))
+    for fact in ("parameters", "state_bytes"):
+        sizes = results.sizes(fact)
+        parts.append(sizes.assign(quantity=fact, text=[f"{size:,.0f}" for size in sizes["value"]]))
+    found = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    looks = [look_of(case, results.config) for case in found["case"]]
+    found[["kernel", "position"]] = pd.DataFrame(looks, found.index, ["kernel", "position"], dtype=object)
+    found["positions"] = found["case"].str.partition(" ")[2]
+    several = len(results.config.position_lengths) > 1
+    found["name"] = found["case"] + (found["length"].map(", N = {:,}".format) if several else "")
+    return found.assign(N=found["length"].map("{:,}".format), what=found["direction"])
+
+
+def rates(root: Path) -> pd.DataFrame:
+    """The same of ``rate``: the value, low and high of each quantity."""
+    table = rate(root)
+    table = table.assign(what=table["direction"], N=table["length"].map("{:,}".format))
+    parts = []
+    for quantity, ends in RATES.items():
+        if {*ends} <= {*table}:
+            numbers = dict(zip(("value", "low", "high"), table[list(ends)].to_numpy().T, strict=False))
+            line = table["direction"] + (", counting whole chunks" if quantity == "dense" else "")
+            parts.append(table.assign(quantity=quantity, line=line, **numbers))
+    texts = [in_words(median) for median in table["median"]]
+    return pd.concat([*parts, table.assign(quantity="time", value=texts)])
+
+
+def look_of(case: str, config: SpeedConfig) -> tuple[str, str]:
+    """The kernel and the position whose look a competitor has."""
+    kind, _, features = case.partition(", M=")
+    if features == str(config.fewer_features):
+        return "favor+", "learned"
+    kernel, _, position = kind.partition("@")[0].partition(" ")
+    return LOOKS.get(kind, (kernel, position.replace(" ", "-")))
+
+
+def gains(root: Path) -> pd.DataFrame:
+    """What another needs over what ours needs: columns quantity, topic, direction, ours, other, length, value, low."""
+    results, rows = Results.of(root), list[tuple[Any, ...]]()
+    for topic, pairs in results.pairs.items():
+        for direction, pair in itertools.product(DIRECTIONS[topic], pairs):
+            for length, gain in results.speedups(topic, direction, *pair).items():
+                rows.append(("time", topic, direction, *pair, length, *quartiles(gain)[:2]))
+    found = shown(root)
+    for keys, part in found[found["quantity"].isin(SIZES) & (found["value"] > 0)].groupby(PLACE):
+        sizes = part.pivot(index="length", columns="case", values="value")
+        for ours, other in results.pairs[str(keys[1])]:
+            both = sizes.reindex(columns=[ours, other]).dropna()
+            rows += [(*keys, ours, other, n, gain, gain) for n, gain in (both[other] / both[ours]).items()]
+    return pd.DataFrame(rows, columns=[*PLACE, "ours", "other", "length", "value", "low"])
+
+
+def crossings(root: Path) -> pd.DataFrame:
+    """From which length on ours, the case, needs less.
+
+    None where it is so from the first measured length, or not at the last; or, of times, where a quarter of the rounds
+    at the next length say otherwise.
+    """
+    rows = []
+    for keys, part in gains(root).groupby([*PLACE, "ours", "other"], sort=False):
+        where = crossover(dict(zip(part["length"], part["value"], strict=True)))
+        if where is not None and part[part["length"] > where]["low"].iloc[0] > 1:
+            rows.append((*keys, where))
+    return pd.DataFrame(rows, columns=[*PLACE, "case", "other", "value"])
 
 
 def crossover(gains: Mapping[Any, float]) -> float | None:
@@ -197,6 +252,14 @@ def crossover(gains: Mapping[Any, float]) -> float | None:
         if before <= 0:
             return math.exp(start + before / (before - behind) * (end - start))
     return None
+
+
+def runs(rows: Rows) -> pd.DataFrame | None:
+    """How many measurements of each topic each process run made, if there are several; those without one are one."""
+    made = [(record.run, record.topic, record.kind) for record in read_records(rows.root)]
+    table = pd.DataFrame(made, columns=["run", "topic", "kind"])
+    several = table["run"].nunique() > 1
+    return table.value_counts(sort=False).reset_index(name="measurements") if several else None
 
 
 def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int) -> tuple[int, int]:
@@ -225,74 +288,26 @@ def operation_numbers(length: int, config: SpeedConfig, direction: str) -> int:
     return config.heads * length * numbers
 
 
-def _by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
-    """A row of text for each length, of times for each direction too, and a column per competitor."""
-    rows: dict[tuple[str, int], dict[str, str]] = {}
-    for entry in table.to_dict("records"):
-        timed = {"what": entry["direction"], "rounds": str(entry["rounds"])} if "rounds" in table else {}
-        row = rows.setdefault((timed.get("what", ""), entry["length"]), timed | {"N": f"{entry['length']:,}"})
-        row[entry["case"]] = cell(entry)
-    found = pd.DataFrame(list(rows.values())).fillna(NOTHING)
-    return found.assign(rounds=found.pop("rounds")) if "rounds" in found else found
+def quartiles(values: np.ndarray) -> tuple[float, ...]:
+    """The median, the lower and the upper quartile."""
+    return tuple(np.percentile(values, (50, 25, 75)).tolist())
 
 
-def time_cells(times: pd.DataFrame) -> pd.DataFrame:
-    """Each competitor's median time, and its time over ours."""
-
-    def cell(entry: dict[Any, Any]) -> str:
-        ratio = _ratio(entry)
-        is_alone = ratio.low == ratio.high == 1 or math.isnan(ratio.median)
-        return in_words(entry["median"]) + ("" if is_alone else f"; {ratio.show('.2f')}")
-
-    return _by_competitor(times, cell)
-
-
-def memory_cells(memory: pd.DataFrame) -> pd.DataFrame:
-    """Each competitor's extra memory, and the whole rise."""
-    return _by_competitor(memory, lambda row: f"{row['extra'] / MIB:,.1f} MiB ({row['rise'] / MIB:,.1f})")
-
-
-def fact_cells(facts: pd.DataFrame) -> pd.DataFrame:
-    return _by_competitor(facts, lambda row: f"{row['value']:,}")
-
-
-def addition_cells(times: pd.DataFrame) -> pd.DataFrame:
-    """A row per length, kernel and what is added to it: its median time, and its time over what it is compared with."""
-    rows = []
-    for entry in times.to_dict("records"):
-        kernel, _, position = entry["case"].partition(" ")
-        is_over = entry["case"] != compared_with(entry["topic"], entry["case"]) and not math.isnan(entry["ratio"])
-        other = "over RoPE" if entry["topic"] == "decays" else "over none"
-        over = _ratio(entry).show(".3f") if is_over else NOTHING
-        place = {"N": f"{entry['length']:,}", "kernel": kernel, "positions": position}
-        rows.append(place | {"time": in_words(entry["median"]), other: over, "rounds": str(entry["rounds"])})
-    return pd.DataFrame(rows)
-
-
-def rate_cells(rate: pd.DataFrame) -> pd.DataFrame:
-    """A row per direction and length of our operation beside the matrix product, and the copy if there is one."""
-
-    def share(row: dict[Any, Any], kind: str) -> str:
-        return Quartiles(row[f"{kind}_share"], row[f"{kind}_low"], row[f"{kind}_high"]).show(".0%")
-
-    return pd.DataFrame(
-        {
-            "what": row["direction"],
-            "N": f"{row['length']:,}",
-            "time": in_words(row["median"]),
-            "share of sgemm": share(row, "causal"),
-            "counting whole chunks": f"{row['dense_share']:.0%}",
-            **({"share of a copy": share(row, "copy")} if "copy_share" in row else {}),
-            "cost of a token": f"{row['cost']:.2f}",
-            "rounds": str(row["rounds"]),
-        }
-        for row in rate.to_dict("records")
-    )
+def in_quartiles(values: Sequence[float], pattern: str, unit: str = "") -> str:
+    median, low, high = (format(value, pattern) for value in values)
+    return f"{median}{unit} [{low}, {high}]"
 
 
 def in_words(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _ratio(entry: dict[Any, Any]) -> Quartiles:
-    return Quartiles(entry["ratio"], entry["ratio_low"], entry["ratio_high"])
+def _time_cell(row: Any) -> str:
+    """The median time; of what is measured beside one of ours also its time over that."""
+    is_alone = row.ratio_low == row.ratio_high == 1 or math.isnan(row.ratio)
+    is_added = compared_with(row.topic, row.case) is not None
+    return in_words(row.median) + ("" if is_alone or is_added else f"; {_ratio(row, '.2f')}")
+
+
+def _ratio(row: Any, pattern: str) -> str:
+    return in_quartiles((row.ratio, row.ratio_low, row.ratio_high), pattern)

@@ -10,7 +10,10 @@ from experiments.config import recorded_steps
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, per_seed
 from experiments.judge.statistics import Estimate, estimate
+from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
+from experiments.show.rows import Rows
+from experiments.show.words import with_interval
 
 MILLION = 1e6
 LOSS = "test_bits_per_byte"
@@ -26,17 +29,21 @@ def budgets(comparison: Comparison) -> dict[int, int]:
     return {int(round(many, -5)) if many >= MILLION / 2 else many: step for step, many in tokens.items()}
 
 
-def losses(comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
-    """A row per finished budget of a run: variant, seed, tokens (``budgets``), value, the primary test metric."""
-    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
-    tokens = {step: many for many, step in budgets(comparison).items()}
-    found = tests.assign(tokens=tests["step"].map(tokens)).dropna(subset="tokens")
-    return found[["variant", "seed", "tokens", "value"]].astype({"tokens": int})
+def best_floors(root: Path) -> pd.DataFrame:
+    """By tokens the best of what something simple has that reads as much; columns tokens, value."""
+    comparison = read_comparison(root)
+    found = {
+        tokens: comparison.best_floor(comparison.objective.metric, steps=step)
+        for tokens, step in budgets(comparison).items()
+    }
+    return pd.DataFrame([(tokens, each.value) for tokens, each in found.items() if each], columns=["tokens", "value"])
 
 
-def table(found: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+def table(shown: Rows) -> pd.DataFrame | None:
     """A row of strings per variant: its loss at each budget, and what ten times as much training multiplies it by."""
-    rows = []
+    rows, comparison, curves = [], shown.comparison, shown.curves
+    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
+    found = tests.assign(tokens=tests["step"].map({step: tokens for tokens, step in budgets(comparison).items()}))
     for variant in comparison.variants:
         mine = found[found["variant"] == variant.name]
         row = {"variant": variant.name, "n": str(mine["seed"].nunique())}
@@ -45,7 +52,7 @@ def table(found: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         runs: Any = mine.groupby("seed")
         slopes = [tenfold(run.set_index("tokens")["value"]) for _, run in runs if len(run) > 1]
         rows.append(row | {"ten times as much": _shown(estimate(slopes))})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows) if len(found) else None
 
 
 def tenfold(by_tokens: "pd.Series[float]") -> float:
@@ -62,7 +69,7 @@ def in_words(tokens: int) -> str:
 def _shown(found: Estimate) -> str:
     if not found.n:
         return "-"
-    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]" if found.has_interval else f"{found.mean:.3f}"
+    return with_interval(found.mean, found.low, found.high, ".3f")
 
 
 def difference_at(variant: str, other: str, millions: float) -> ReadSample:

@@ -14,6 +14,7 @@ from experiments.judge.samples import ReadSample, Undefined, by_seed
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
 from experiments.records.schema import KNOWS_NOTHING, Comparison
+from experiments.show.rows import Rows
 from experiments.studies.answers import spread
 from experiments.studies.tables import RUN, Table
 from experiments.train.objectives import Objective
@@ -29,8 +30,6 @@ KEPT = 20
 """translations of each run in translations.csv"""
 SHOWN = 8
 """of these in the report"""
-PUBLISHED = {"Transformer-base (1706.03762)": 27.3, "RoFormer (2104.09864)": 27.5}
-"""BLEU on WMT14 English to German: table 1 of RoFormer's paper"""
 
 SCORES = Table(
     "bleu",
@@ -89,6 +88,23 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
         for table, parts in zip((SCORES, TRANSLATIONS), zip(*found.values(), strict=True), strict=True):
             table.write(root, *filter(len, parts))
     return notes
+
+
+def samples(rows: Rows) -> pd.DataFrame | None:
+    """Rows of strings: of each text itself, its reference, and the translation of each variant with the first seed."""
+    found = TRANSLATIONS.read(rows.root)
+    if found is None:
+        return None
+    mine = found[found["seed"] == found["seed"].min()]
+    told = []
+    for count, place in enumerate(spread(mine["number"].unique(), SHOWN), 1):
+        of_text = mine[mine["number"] == place].set_index("variant")
+        first = of_text.iloc[0]
+        told += [(f"text {count}", first["source"]), ("reference", first["reference"])]
+        told += [(name, of_text.loc[name, "translation"]) for name in rows.variants if name in of_text.index]
+    table = pd.DataFrame(told, columns=["by", "words"])
+    table.attrs = {"seed": int(mine["seed"].iloc[0])}
+    return table
 
 
 def digest_of(model: nn.Module) -> str:

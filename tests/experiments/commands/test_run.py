@@ -21,7 +21,7 @@ from experiments.options import RunOptions, parse
 from experiments.presets import get_preset
 from experiments.records.lock import only_one_run
 from experiments.records.record import read_comparison, run_status
-from experiments.studies.convergence.figures import STUDY
+from experiments.studies.registry import STUDIES
 from experiments.train.objectives import NextByte
 from linear_rope import kernels
 from tests.made_up import metrics_rows
@@ -63,7 +63,7 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     files = {str(path.relative_to(comparison)) for path in comparison.rglob("*") if path.is_file()}
     expected = {"comparison.json", "curves.csv", "summary.csv", "report.html", "report.md", "attention.csv"}
     assert expected <= files
-    variants = STUDY.variants
+    variants = STUDIES["convergence"].variants
     for variant in variants:
         for seed in (0, 1):
             assert run_status(comparison, variant, seed).state == "done"
@@ -110,7 +110,7 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
 def test_what_asks_for_something_else_has_something_to_do(comparison, more):
     words = ["convergence", *QUICK, "--out", str(comparison), "--seeds", *more.split()]
     options = parse("run", RunOptions, words, "run")
-    assert not is_reported(STUDY, options, resolved_config(options))
+    assert not is_reported(STUDIES["convergence"], options, resolved_config(options))
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_the_report_is_rebuilt_from_the_records_alone(comparison, capsys):
 def test_another_configuration_in_the_same_directory_is_refused(comparison, capsys):
     assert quick_run(comparison, "--learning-rate", "0.5") == 2
     message = capsys.readouterr().err
-    there = get_preset("smoke", STUDY).config.learning_rate
+    there = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
     assert f"learning_rate ({there} there, 0.5 now)" in message
 
 

@@ -8,13 +8,11 @@ import pytest
 from experiments.figures import settings
 from experiments.figures.colours import DARK_PAPER, DECAY_HUES, PAPER, colour, contrast
 from experiments.figures.style import MUTED, kernel_colour
-from experiments.studies.features import figures as features
-from experiments.studies.speed import figures as speed
 from experiments.variants import VARIANTS
 
 LEAST = 3.0
 KINDS = [*sorted({(variant.kernel, variant.position) for variant in VARIANTS.values()}), ("unknown", "other")]
-LOOKS = (*settings.LOOKS, *features.STYLES.values(), *speed.LOOKS.values())
+LOOKS = settings.LOOKS
 IN_USE = {colour(*kind) for kind in KINDS} | {kernel_colour(kernel) for kernel, _ in KINDS}
 IN_USE |= {look["color"] for look in LOOKS} | {MUTED}
 

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from experiments.figures.curves import curve_figure, gain_figure
-from experiments.figures.dots import final_figure
-from experiments.figures.settings import final_by_setting
 from experiments.judge.curves import read_curves
 from experiments.judge.runs import Runs
-from experiments.judge.statistics import contrasts, finished_values, summarise
+from experiments.judge.statistics import contrasts, summarise
 from experiments.records.record import read_comparison
 from experiments.report.tables import main_table
+from experiments.studies.registry import STUDIES
+from tests.experiments.show.rows import picture_of, rows_of
 from tests.made_up import DATA, metrics_rows
 
 
@@ -65,17 +64,16 @@ def test_validation_is_of_the_weights_that_are_tested(root, tested, step):
 
 def test_tables_and_figures_show_it_with_its_unit_and_direction(root):
     comparison, curves = read_comparison(root), read_curves(root, read_comparison(root))
-    summary, values = summarise(root, comparison, curves), finished_values(root, comparison, curves)
-    table = main_table(summary, comparison)
+    table = main_table(summarise(root, comparison, curves), comparison)
     assert table["test accuracy (share of answers)"].str.split("\n").str[0].tolist() == ["0.440", "0.640"]
     assert table["minus baseline"].tolist()[1].startswith("+0.2000")
     quantity = "accuracy (share of answers)"
-    assert curve_figure(curves, summary, comparison, "validation").get_supylabel() == quantity
+    rows = rows_of(root, STUDIES["convergence"])
+    assert picture_of(rows, "validation").get_supylabel() == quantity
     is_loss = "bits_per_byte" in set(curves["metric"])
-    label = curve_figure(curves, summary, comparison, "train").get_supylabel()
-    assert label == ("bits per byte" if is_loss else "loss (nats)")
-    assert "(above 0: better)" in gain_figure(curves, summary, comparison).get_supylabel()
-    left, right = final_figure(values, summary, comparison).axes
-    assert left.get_xlabel() == f"test {quantity}"
+    assert picture_of(rows, "training").get_supylabel() == ("bits per byte" if is_loss else "loss (nats)")
+    assert "(above 0: better)" in picture_of(rows, "validation-gain").get_supylabel()
+    left, right = picture_of(rows, "final").axes
+    assert left.get_xlabel().replace("\n", " ") == f"test {quantity}; higher is better"
     assert "above 0: better" in right.get_xlabel().replace("\n", " ")
-    assert "higher is better" in final_by_setting(values, summary, comparison).axes[0].get_xlabel()
+    assert picture_of(rows, "overview") is None

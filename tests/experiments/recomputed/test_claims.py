@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from experiments.judge.claims import claims_of
-from experiments.studies.convergence.figures import STUDY
+from experiments.studies.registry import STUDIES
 
 from .conftest import REFERENCE, Records, student_t
 
@@ -45,7 +45,7 @@ def test_every_row_about_a_loss():
     assert len(families["none"]) >= 5
     assert len(families["order"]) >= 2
     for family, rows in families.items():
-        declared = sum(claim.family == family for claim in claims_of(STUDY))
+        declared = sum(claim.family == family for claim in claims_of(STUDIES["convergence"]))
         assert declared >= len(rows)
         smaller, larger = (holm([pick(row[:2]) for row in rows], declared) for pick in (min, max))
         for (inside, outside, row), least, most in zip(rows, smaller, larger, strict=True):

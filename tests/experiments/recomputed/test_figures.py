@@ -17,11 +17,8 @@ def report(request):
     return request.getfixturevalue(request.param)
 
 
-def smoothed(curve, width):
-    """The means of ``width`` consecutive records, at their mean step, as (steps, values)."""
-    steps, values = zip(*sorted(curve.items()), strict=True)
-    starts = range(0, len(steps), width)
-    return tuple([statistics.fmean(numbers[at : at + width]) for at in starts] for numbers in (steps, values))
+BASE = "softmax-rope"
+"""grey in every other panel"""
 
 
 def mean_curve(curves):
@@ -34,10 +31,25 @@ def mean_curve(curves):
 
 
 def expected_curves(records, split):
-    """variant → seed → (steps, values) of the figure of a split, and how many records make a point."""
+    """variant → seed → (steps, values)."""
     curves = {variant: {s: records.curve(variant, s, split) for s in records.seeds} for variant in records.variants}
-    width = max(1, round(max(len(curve) for of_variant in curves.values() for curve in of_variant.values()) / 25))
-    return {v: {s: smoothed(curve, width) for s, curve in of.items()} for v, of in curves.items()}, width
+    return {
+        v: {s: tuple(zip(*sorted(each.items()), strict=True)) for s, each in of.items()} for v, of in curves.items()
+    }
+
+
+def in_ranges(curves):
+    """The means of 25 equal ranges of the run, where there are more records."""
+    last = max(steps[-1] for of in curves.values() for steps, _ in of.values())
+
+    def ranges(steps, values):
+        places = [min(24, int(25 * step / last)) for step in steps]
+        of_each = [[n for n, place in enumerate(places) if place == each] for each in sorted({*places})]
+        return tuple([statistics.fmean(numbers[n] for n in each) for each in of_each] for numbers in (steps, values))
+
+    if len({step for of in curves.values() for steps, _ in of.values() for step in steps}) <= 25:
+        return curves
+    return {v: {s: ranges(*curve) for s, curve in of.items()} for v, of in curves.items()}
 
 
 def expected_gains(records):
@@ -81,31 +93,28 @@ def remark(records, variant):
     return f"\n({', '.join(parts)})" if parts else ""
 
 
-def assert_panel(report, axes, variants, references, curves, more_lines):
-    """Of one panel: every seed's line, every mean, the crosses where runs ended, the labels and their order."""
+def assert_panel(report, axes, variants, curves, with_seeds=True):
+    """Of one panel: every seed's line, every mean, the crosses where runs ended, and what names say of failures."""
     records, (low, high) = report.records, axes.get_ylim()
-    without_label, means = list(more_lines), {}
-    for variant in [*references, *variants]:
-        finished = {s: curve for s, curve in curves.get(variant, {}).items() if s in records.finished(variant)}
-        means[variant] = mean_curve(list(finished.values()))
-        for seed, (steps, values) in {} if variant in references else curves.get(variant, {}).items():
-            if len(finished) > 1 or seed not in finished:
-                without_label.append((steps, values))
-            if seed not in finished:
-                without_label.append(([steps[-1]], [min(max(values[-1], low), high)]))
+    thin, means = [], {}
+    for variant in [variant for variant in variants if curves.get(variant)]:
+        finished = {s: curve for s, curve in curves[variant].items() if s in records.finished(variant)}
+        steps, values = means[variant] = mean_curve(list(finished.values()))
+        if with_seeds and len(finished) > 1:
+            at = [dict(zip(*curve, strict=True)) for curve in finished.values()]
+            thin += [(steps, [curve[step] for step in steps]) for curve in at]
+        for seed in curves[variant].keys() - finished.keys():
+            steps, values = curves[variant][seed]
+            thin += [(steps, values), ([steps[-1]], [min(max(values[-1], low), high)])]
+            if not finished:  # its name stands there
+                means[variant] = [steps[-1]], [values[-1]]
     found = report.lines(axes)
-    assert_same_lines(found.pop(None, []), without_label)
-    if any(remark(records, variant) for variant in variants):
-        assert found.pop("a run that did not finish") == [([], [])]
-    labels = {variant: f"{variant} (reference)" if variant in references else variant for variant in means}
-    for variant in means:
-        labels[variant] += remark(records, variant) or ("" if variant in curves else "\n(nothing to compare)")
-    assert set(found) == set(labels.values())
-    for variant, mean in means.items():
-        assert_same_lines(found[labels[variant]], [mean])
-    listed = [text.get_text() for text in axes.get_legend().get_texts() if text.get_text() in found]
-    ends = {labels[variant]: values[-1] if values else -math.inf for variant, (_, values) in means.items()}
-    assert listed == sorted(listed, key=lambda label: -ends[label])
+    assert_same_lines([line for line in found.pop(None, []) if line[0] != [0, 1]], thin)
+    if BASE in found:
+        assert BASE not in variants
+        assert_same_lines(found.pop(BASE), [mean_curve([curves[BASE][s] for s in records.finished(BASE)])])
+    assert_same_lines([line for lines in found.values() for line in lines], list(means.values()))
+    assert sorted(name.partition("\n")[2] for name in found) == sorted(remark(records, each)[1:] for each in means)
 
 
 def panels(figure, records, variants):
@@ -121,50 +130,42 @@ def panels(figure, records, variants):
 @pytest.mark.parametrize(("stem", "split"), [("validation", "validation"), ("training", "train")])
 def test_every_line_of_the_loss_curves(report, stem, split):
     records, figure = report.records, report.figures[stem]
-    curves, width = expected_curves(records, split)
+    is_training = stem == "training"
+    curves = expected_curves(records, split)
+    curves = in_ranges(curves) if is_training else curves
     low, high = expected_range(records, curves, 0.25)
     for axes, variants in panels(figure, records, list(records.variants)):
-        assert axes.get_ylim() == pytest.approx((low, high), **EQUAL)
-        references = [] if "softmax-rope" in variants else ["softmax-rope"]
-        assert_panel(report, axes, variants, references, curves, [])
-    note = figure.get_suptitle()
-    assert f"The vertical axis is cut at {high:.2f}" in note, "every run begins above its later losses"
-    assert (f"Each point: mean of {width} records." in note) == (width > 1)
-    if stem == "validation":
-        windows = records.comparison["evaluated_windows"]["validation"]
-        assert f"the same {windows} windows of {records.config['context']} tokens" in report.markdown
-    else:
-        assert f"recorded every {records.config['log_every']} steps" in report.markdown
-        caption = f"each point is the mean of {width} consecutive records" if width > 1 else "Not smoothed."
-        assert caption in report.markdown
+        bottom, top = axes.get_ylim()
+        assert bottom <= low + 1e-9
+        assert top >= high - 1e-9
+        assert_panel(report, axes, variants, curves, with_seeds=not is_training)
+        assert is_training or (BASE in report.lines(axes)) == (BASE not in variants)
+    assert "The vertical axis is cut at" in figure.get_suptitle(), "every run begins above its later losses"
+    windows = records.comparison["evaluated_windows"]["validation"]
+    said = f"recorded every {records.config['log_every']} steps" if is_training else f"the same {windows} windows"
+    assert said in report.markdown
     assert figure.axes[-1].get_xlabel() == f"optimiser step\n(one step = {records.tokens_per_step:,} tokens)"
 
 
 def test_every_line_of_the_gains(report):
     records, figure, gains = report.records, report.figures["validation-gain"], expected_gains(report.records)
-    low, high = expected_range(records, gains, 0)
-    kernels = {records.variants[variant]["kernel"] for variant in gains}  # with something to compare
-    shown = [
-        variant
-        for variant, described in records.variants.items()
-        if described["baseline"] != variant and described["kernel"] in kernels
-    ]
-    for axes, variants in panels(figure, records, shown):
-        assert axes.get_ylim() == pytest.approx((low, high), **EQUAL)
-        assert_panel(report, axes, variants, [], gains, [([0, 1], [0, 0])])
+    for axes, variants in panels(figure, records, [variant for variant in records.variants if variant in gains]):
+        assert_panel(report, axes, variants, gains)
+        assert ([0, 1], [0, 0]) in report.lines(axes)[None]
 
 
-def dots_by_variant(axes, labels_from):
+def rows_of_dots(records, axes, labels_from):
     """variant → its row: the seeds, the mean, the interval, the arrows and the text beside it."""
-    places = [label.get_text().partition("\n")[0] for label in labels_from.get_yticklabels()]
+    kernels = list(dict.fromkeys(each["kernel"] for each in records.variants.values()))
+    ordered = sorted(records.variants, key=lambda variant: kernels.index(records.variants[variant]["kernel"]))
     rows = {}
-    for variant, height in zip(places, labels_from.get_yticks(), strict=True):
+    for variant, height in zip(ordered, labels_from.get_yticks(), strict=True):
         row = rows[variant] = SimpleNamespace(seeds=[], means=[], interval=None, arrows=[], texts=[])
         for line in axes.lines:
             x, y = list(map(float, line.get_xdata())), set(line.get_ydata())
             if y == {height} and line.get_marker() not in ("|", "None"):
                 (row.arrows if line.get_marker() == ">" else row.means).extend(x)
-            elif line.get_marker() == "." and height - 0.9 < min(y) <= max(y) == height - 0.24:
+            elif y and line.get_marker() == "." and height + 0.2 < min(y) <= max(y) < height + 0.9:
                 # Equal seeds are below each other, so none hides another.
                 assert len({(round(a, 9), round(b, 9)) for a, b in zip(x, line.get_ydata(), strict=True)}) == len(x)
                 row.seeds += x
@@ -180,44 +181,39 @@ def dots_by_variant(axes, labels_from):
     return rows
 
 
-def assert_dots(row, records, variant, metric):
-    values = [value for value in records.values(variant, metric).values() if value is not None]
+def assert_dots(row, records, variant, metric, least=-math.inf):
+    values = records.values(variant, metric)
+    there = [value for value in values.values() if value is not None]
     estimate = records.estimate(variant, metric)
-    is_shown = len(values) > 1 or (len(values) == 1 and math.isnan(estimate.mean))
-    assert sorted(row.seeds) == pytest.approx(sorted(values) if is_shown else [], **EQUAL), variant
-    has_interval = not math.isnan(estimate.low) and not (
-        metric == "steps_to_baseline" and records.variants[variant]["baseline"] == variant
-    )
-    assert row.means == pytest.approx([estimate.mean] * (2 if has_interval else 1), nan_ok=True, **EQUAL), variant
+    assert sorted(row.seeds) == pytest.approx(sorted(there) if len(values) > 1 else [], **EQUAL), variant
+    has_interval = not math.isnan(estimate.low)
+    means = [estimate.mean] * (2 if has_interval else 1) if values else []
+    assert row.means == pytest.approx(means, nan_ok=True, **EQUAL), variant
     # A bound near zero is the difference of two large numbers: its error is relative to those.
     error = EQUAL["rel"] * (abs(estimate.mean) + estimate.high - estimate.mean) if has_interval else 0
-    assert row.interval == (pytest.approx((estimate.low, estimate.high), abs=error) if has_interval else None), variant
+    ends = (max(least, estimate.low), estimate.high)
+    assert row.interval == (pytest.approx(ends, abs=error) if has_interval else None), variant
 
 
 def test_every_dot_and_interval_of_the_final_losses(report):
     records, (left, right) = report.records, report.figures["final"].axes
-    for variant, row in dots_by_variant(left, left).items():
+    for variant, row in rows_of_dots(records, left, left).items():
         assert_dots(row, records, variant, "test_bits_per_byte")
-    for variant, row in dots_by_variant(right, left).items():
+    for variant, row in rows_of_dots(records, right, left).items():
         if records.compared_with(variant, BASELINE):
             assert_dots(row, records, variant, BASELINE)
         else:
             assert (row.seeds, row.means, row.interval) == ([], [], None)
-    assert len(dots_by_variant(left, left)) == len(records.variants)
 
 
 def test_every_dot_arrow_and_count_of_the_steps_to_the_baseline(report):
-    records, figure = report.records, report.figures["steps-to-baseline"]
-    axes, steps = figure.axes[0], records.config["steps"]
-    for variant, row in dots_by_variant(axes, axes).items():
-        assert_dots(row, records, variant, "steps_to_baseline")
+    records, (axes,) = report.records, report.figures["steps-to-baseline"].axes
+    steps = records.config["steps"]
+    for variant, row in rows_of_dots(records, axes, axes).items():
+        assert_dots(row, records, variant, "steps_to_baseline", least=0)
         estimate = records.estimate(variant, "steps_to_baseline")
         assert row.arrows == [steps] * (estimate.n > estimate.reached)
-        assert (f"{estimate.reached} of {estimate.n}" if estimate.n else "-") in row.texts
+        assert not estimate.n or f"{estimate.reached} of {estimate.n}" in row.texts
     assert ([steps, steps], [0, 1]) in report.lines(axes)[None], "the end of the run"
     every = records.config["evaluate_every"]
     assert f"evaluated every {every} steps ({every * records.tokens_per_step:,} tokens)" in report.markdown
-    figure.draw_without_rendering()
-    (tokens,) = axes.child_axes
-    expected = [edge * records.tokens_per_step for edge in axes.get_xlim()]
-    assert tokens.get_xlim() == pytest.approx(expected, **EQUAL)

@@ -1,7 +1,16 @@
-"""Rows of made-up comparisons."""
+"""Rows of made-up comparisons, and the pictures of their studies."""
 
+from experiments.figures.style import style
 from experiments.report.evidence import read_evidence
+from experiments.show.draw import draw
+from experiments.show.keys import shown_of
 
 
 def rows_of(root, study):
     return read_evidence(root, study).shown
+
+
+def picture_of(rows, stem):
+    shown = shown_of(rows.study)
+    with style():
+        return draw(next(figure for figure in shown.figures if figure.stem == stem), shown.quantities, rows)

@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from matplotlib.text import Annotation
+from matplotlib.container import ErrorbarContainer
+from matplotlib.text import Annotation, Text
 
 from experiments.figures.style import style
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Quantity
 from experiments.studies.registry import STUDIES
-from tests.experiments.show.rows import rows_of
+from tests.experiments.show.rows import picture_of, rows_of
 
 WORDS = {"title": "a title", "caption": "a caption"}
 CURVES = {"stem": "validation", "quantity": "validation", "x": "step", "panel": "kernel", "y_from": 0.25} | WORDS
@@ -66,11 +67,83 @@ def test_rows_of_dots_say_what_failed_and_what_is_the_baseline(made_up):
     assert len(names) == 5
 
 
-def test_a_floor_is_a_line_with_its_name_in_every_panel(made_up):
-    for axes in picture(made_up, **CURVES).axes:
-        assert "5-gram" in named(axes)
-        assert 3.0 in [line.get_ydata()[0] for line in axes.lines if len(line.get_xdata()) == 2]
-        assert axes.get_ylim()[0] < 3.0 < axes.get_ylim()[1]
+def floor(name, value, **other):
+    return {"name": name, "metric": "bits_per_byte", "value": value, "split": "validation", "steps": 100} | other
+
+
+@pytest.mark.parametrize("keys", [CURVES, CURVES | {"names": "legend"}], ids=["ends", "legend"])
+@pytest.mark.parametrize(
+    ("floors", "drawn"),
+    [
+        ([floor("trigram", 3.2), floor("5-gram", 2.5), floor("xz", 1.9, equal=False)], ["5-gram", "trigram"]),
+        ([floor("trigram", 2.52), floor("5-gram", 2.5)], ["5-gram"]),  # it would be written over the other
+        ([floor("trigram", 30), floor("5-gram", 2.5)], ["5-gram"]),
+        ([floor("unigram", 3.9), floor("5-gram", -30)], ["unigram"]),  # the next one, where the best is far
+        ([floor("5-gram", 2.5, split="test"), floor("bigram", 2.5, steps=20)], []),
+    ],
+)
+def test_floors_of_the_split_are_lines_with_their_names(make_comparison, tmp_path, floors, drawn, keys):
+    root = make_comparison(tmp_path, "elu+1-none,softmax-none", 2, floors=floors)
+    figure = picture(rows_of(root, STUDIES["convergence"]), **keys)
+    assert ("Beyond the vertical axis: 5-gram, -30.00." in figure.get_suptitle()) == (drawn == ["unigram"])
+    for axes in figure.axes:
+        assert [name for name in named(axes) if name != "none"] == drawn
+        level = {line.get_ydata()[0] for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]}
+        assert level == {each["value"] for each in floors if each["name"] in drawn}
+        assert all(axes.get_ylim()[0] < value < axes.get_ylim()[1] for value in level)
+
+
+def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *run: 1e100)
+    low, high = picture(rows_of(root, STUDIES["convergence"]), **CURVES).axes[0].get_ylim()
+    assert low < 1e100 < high
+
+
+def test_a_band_is_an_interval_and_names_have_the_last_values(made_up):
+    chosen = {"only": f"{__name__}:two", "spread": "band", "names": "values", "panel": ""}
+    (axes,) = picture(made_up, **CURVES | chosen).axes
+    means = {line.get_label(): line.get_ydata()[-1] for line in axes.lines if not line.get_label().startswith("_")}
+    assert [text.split("  ") for text in means] == [
+        [name, f"{means[text]:.3f}"] for name, text in zip(two(made_up), means, strict=True)
+    ]
+    assert {*means} <= {*named(axes)}
+    assert len(axes.collections) == 2  # the bands
+
+
+def two(rows):
+    return ["softmax-none", "elu+1-rope-after"]
+
+
+def test_beside_dots_stands_how_many_reached_it_and_an_arrow_if_one_did_not(made_up, make_comparison, tmp_path):
+    root = make_comparison(
+        tmp_path, "elu+1-none,elu+1-rope-after", loss=lambda name, seed, step: 3 + (seed > 0) * (name != "elu+1-none")
+    )
+    (axes,) = picture_of(rows_of(root, made_up.study), "steps-to-baseline").axes
+    assert [text.get_text() for text in axes.texts] == ["seeds that\nreached it", "3 of 3", "1 of 3"]
+    (arrow,) = [line for line in axes.lines if line.get_marker() == ">"]
+    assert list(arrow.get_xdata()) == [100]
+
+
+def test_beside_dots_stand_their_means(made_up):
+    empty, head, *means = [text.get_text() for text in picture_of(made_up, "throughput").axes[0].texts]
+    assert (empty, head) == ("no finished seed", "mean")
+    assert len(means) == 4
+    assert all(text.replace(",", "").isdecimal() for text in means)
+
+
+def test_intervals_are_drawn_from_three_seeds_on_only(made_up, make_comparison, tmp_path):
+    one = rows_of(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1), made_up.study)
+    for rows, number in ((made_up, 3), (one, 0)):  # all but the one with two finished seeds and the one with none
+        figure = picture_of(rows, "final")
+        assert sum(isinstance(each, ErrorbarContainer) for each in figure.axes[0].containers) == number
+    assert "One seed: no mean, no interval." in picture_of(one, "validation").get_suptitle()
+
+
+def test_axes_carry_their_units(made_up):
+    assert picture_of(made_up, "validation").get_supylabel() == "bits per byte"
+    assert picture_of(made_up, "validation").axes[-1].get_xlabel() == "optimiser step\n(one step = 64 tokens)"
+    assert "tokens per second" in picture_of(made_up, "throughput").axes[0].get_xlabel()
+    assert "optimiser steps" in picture_of(made_up, "steps-to-baseline").axes[0].get_xlabel()
 
 
 def test_a_line_that_would_pool_variants_is_an_error(made_up):
@@ -78,20 +151,61 @@ def test_a_line_that_would_pool_variants_is_an_error(made_up):
         picture(made_up, **CURVES | {"line": "position"})
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [CURVES, CURVES | {"panel": "base", "line": "setting", "names": "legend"}, {"kind": "dots", "quantity": "loss"}],
+TWELVE = (
+    "softmax-none,softmax-learned,softmax-rope,favor+-none,favor+-learned,favor+-rope-before,favor+-rope-after,"
+    "elu+1-none,elu+1-learned,elu+1-rope-before,elu+1-rope-after,performer-pytorch"
 )
-def test_no_text_overlaps_another_or_leaves_the_figure(made_up, keys, monkeypatch):
-    figure = picture(made_up, **{"stem": "a"} | WORDS | keys)
-    figure.set_dpi(150)
-    figure.draw_without_rendering()
-    every = [*figure.texts, *(t for axes in figure.axes for t in (*axes.texts, axes.title, axes.xaxis.label))]
-    boxes = [(t.get_text(), t.get_window_extent()) for t in every if t.get_text()]
-    assert len(boxes) > 1
-    for (first, box), (second, other) in itertools.combinations(boxes, 2):
+FAILED = {("favor+-rope-before", 1): ("failed", "why"), **{("elu+1-learned", s): ("failed", "why") for s in range(3)}}
+STEMS = "validation training validation-gain final steps-to-baseline throughput overview".split()
+CASES = {
+    "twelve": (TWELVE, 3, FAILED),
+    "one seed": ("elu+1-none,elu+1-rope-after", 1, {}),
+    "long names": (
+        "softmax-rope@decay=gate@local_conv=4,elu+1-rope-after,elu+1-rope-after@decay=gate@local_conv=4",
+        3,
+        {},
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory, make_comparison):
+    variants, seeds, fates = CASES[request.param]
+    root = make_comparison(tmp_path_factory.mktemp("case") / "made-up", variants, seeds, fates=fates)
+    return rows_of(root, STUDIES["convergence"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stem", "validation training validation-gain final steps-to-baseline throughput overview".split()
+)
+def test_no_text_overlaps_another_or_leaves_the_figure(case, stem, monkeypatch):
+    figure = picture_of(case, stem)
+    if figure is None:
+        assert stem == "overview"
+        assert len(case.variants) == 12
+        return
+    texts = drawn_texts(figure, monkeypatch)
+    assert len(texts) > 4
+    for (first, box), (second, other) in itertools.combinations(texts, 2):
         apart = box.x1 <= other.x0 or other.x1 <= box.x0 or box.y1 <= other.y0 + 1 or other.y1 <= box.y0 + 1
         assert apart, f"{first!r} overlaps {second!r}"
-    for text, box in boxes:
+    for text, box in texts:
         assert box.x0 >= 0, text
         assert box.x1 <= figure.bbox.x1 + 1, text
+
+
+def drawn_texts(figure, monkeypatch):
+    """(text, its box in pixels) of everything that is written when a figure is drawn."""
+    drawn = {}
+    draw_text = Text.draw
+
+    def record(text, renderer, *arguments, **options):
+        if text.get_visible() and text.get_text().strip():
+            drawn[id(text)] = (text.get_text(), text.get_window_extent(renderer))
+        draw_text(text, renderer, *arguments, **options)
+
+    monkeypatch.setattr(Text, "draw", record)
+    figure.set_dpi(150)
+    figure.draw_without_rendering()
+    return list(drawn.values())

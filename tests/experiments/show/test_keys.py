@@ -1,6 +1,7 @@
 """What a study says is checked when it is read."""
 
 import dataclasses
+from fnmatch import fnmatch
 
 import pytest
 
@@ -16,7 +17,8 @@ def test_every_study_has_known_keys_only_and_quantities_that_there_are(study):
     for entry in (*shown.figures, *shown.tables):
         names = [entry.quantity] if isinstance(entry.quantity, str) else entry.quantity
         assert {*names} <= {*shown.quantities}
-    assert not study.main_figure or study.main_figure in {figure.stem for figure in shown.figures}
+    stems = [figure.stem.replace("{each}", "*") for figure in shown.figures]
+    assert not study.main_figure or any(fnmatch(study.main_figure, stem) for stem in stems)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def verdicts(study, *comparison):
     return {key: row.verdict for key, row in judged(study, *comparison).items()}
 
 
-def rows_of(study, root, comparison, curves):
+def rows_of(study, root, comparison, curves, reference=None):
     """What the report of a study is made of."""
-    claims = judged(study, root, comparison, curves).values()
+    claims = judged(study, root, comparison, curves, reference).values()
     return Rows(root, study, comparison, curves, summarise(root, comparison, curves), claims)
 
 

@@ -9,19 +9,11 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
-from experiments.figures.style import style
 from experiments.judge.statistics import estimates, summarise
-from experiments.report.answer import Findings
+from experiments.show.keys import shown_of
+from experiments.show.rows import Rows
+from experiments.show.words import headline
 from experiments.studies.decay import measure as decay
-from experiments.studies.decay.answer import answer
-from experiments.studies.decay.figures import (
-    EXPECTED_SIMILARITY,
-    STUDY,
-    figures,
-    position_loss_figure,
-    scores_figure,
-    scores_shown,
-)
 from experiments.studies.decay.measure import (
     ATTENTION,
     BOUND_BY_WIDTH,
@@ -40,11 +32,15 @@ from experiments.studies.decay.measure import (
     mask_table,
     scores_table,
 )
+from experiments.studies.decay.rows import EQUAL, EXPECTED_SIMILARITY, expected
+from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
 from experiments.train.position_loss import bins, by_bin, losses_by_position, overlapping
 from tests.made_up import make_record
 
 from .conftest import judged, opened, write
+
+STUDY = STUDIES["decay"]
 
 
 @pytest.fixture(scope="module")
@@ -76,22 +72,23 @@ def test_the_mean_of_real_draws_is_the_expected_mask(mask):
         ("16,9999999,0.9,0.8,1.0", "row 1, column distance is '9999999', expected a number from 0 to"),
     ],
 )
-def test_a_mask_that_cannot_be_drawn_is_refused_before_a_figure_is(tmp_path, row, message):
+def test_a_mask_that_cannot_be_drawn_is_refused(tmp_path, row, message):
     (tmp_path / "mask.csv").write_text(f"num_features,distance,mean,low,high\n{row}\n")
     with pytest.raises(ValueError, match=rf"mask\.csv.*{message}"):
-        figures(tmp_path, tmp_path / "output", {}, None, None)
-    assert not (tmp_path / "output").exists()
+        decay.MASK.read(tmp_path)
 
 
 def test_scores_of_equal_content_average_to_c_and_rise_again(scores):
     means = estimates(scores, "distance", "equal")
-    shown = dict(zip(scores_shown(scores)["distance"], scores_shown(scores)["c(Δ)"], strict=True))
+    found = expected(None)
+    found = found[found["key"] == EQUAL]
+    shown = dict(zip(found["distance"], found["value"], strict=True))
     for distance, row in means.iterrows():
         exact = sum(math.cos(distance * 10000 ** (-2 * i / 64)) for i in range(32)) / 32
-        assert shown[f"{distance:,}"] == f"{exact:.3f}"
+        assert shown[distance] == pytest.approx(exact, abs=1e-6)
         # 20 draws of 256 pairs: a weight |x_i|²/|x|² of mean 1/32 varies by 1/32, so a score by at most 32^-½.
         assert abs(row["mean"] - exact) < 4 * 32**-0.5 / math.sqrt(20 * 256)
-    assert {distance: shown[f"{distance:,}"] for distance in EXPECTED_SIMILARITY} == EXPECTED_SIMILARITY
+    assert {distance: round(shown[distance], 3) for distance in EXPECTED_SIMILARITY} == EXPECTED_SIMILARITY
     assert means.loc[128, "high"] < means.loc[256, "low"]
     assert means.loc[512, "high"] < means.loc[1024, "low"]
 
@@ -119,19 +116,6 @@ def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
             expected = abs((h * turns).sum()) / (steps.max() * np.abs(np.cumsum(turns)).sum())
             assert table.loc[draw, distance] == pytest.approx(expected, rel=1e-9)
     assert table.max(axis=None) < 1
-
-
-def test_the_scores_figure_shows_means_intervals_and_both_expectations(scores):
-    left, right = scores_figure(scores, HEAD_DIM, EXPECTED_SIMILARITY).axes
-    for axes, kind in ((left, "equal"), (right, "gaussian")):
-        means = estimates(scores, "distance", kind)
-        ((marks, _, (bars,)),) = axes.containers
-        assert list(marks.get_xdata()) == list(DISTANCES)
-        assert list(marks.get_ydata()) == list(means["mean"])
-        ends = np.array([[low, high] for (_, low), (_, high) in bars.get_segments()])
-        np.testing.assert_allclose(ends, means[["low", "high"]], atol=1e-12)
-    expected = dict(zip(*left.lines[0].get_data(), strict=True))
-    assert expected[512] == pytest.approx(0.185, abs=5e-4)
 
 
 @pytest.mark.parametrize("context", [16, 31, 40, 64])
@@ -197,21 +181,6 @@ def test_the_loss_by_position_of_a_model_that_is_known():
         exact = np.mean([math.log2(math.exp(p) + 255) - p / math.log(2) for p in range(row.first, row.last + 1)])
         # float32: 6e-8 of a logit of 40 and its logarithm, in bits
         assert row.bits_per_byte == pytest.approx(exact, abs=1e-5)
-
-
-def test_the_figure_of_losses_has_a_panel_a_kernel_and_the_mean_over_seeds():
-    names, ends = ["softmax-none", "favor+-none", "favor+-learned"], ((0, 15), (16, 31), (32, 63))
-    places = itertools.product(names, (0, 1), enumerate(ends))
-    rows = [(name, seed, *of, 5 - i + seed) for name, seed, (i, of) in places]
-    losses = pd.DataFrame(rows, columns=POSITION_LOSS.columns)
-    with style():
-        figure = position_loss_figure(losses, make_record(variants=names, config={"context": 64}))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["softmax", "favor+"]
-    thick = [line for axes in figure.axes for line in axes.lines if not line.get_label().startswith("_")]
-    assert [line.get_label() for line in thick] == names
-    for line in thick:
-        assert list(line.get_xdata()) == [8, 24, 48]
-        assert list(line.get_ydata()) == [5.5, 4.5, 3.5]
 
 
 CONTEXT = 256
@@ -304,10 +273,11 @@ def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
     assert rows["softmax-none-position-loss"].verdict == "not run"
 
 
-@pytest.mark.parametrize(("fall", "said"), [(-4.0, "A fixed decay makes the attention"), (0.0, "ends lowest")])
-def test_the_answer_of_variants_that_decay_is_what_is_supported_or_the_general_one(
-    fall, said, tmp_path, make_comparison
-):
+@pytest.mark.parametrize(
+    ("fall", "said"),
+    [(-4.0, "decay: -4.000 [-4.000, -4.000] (the first lower)"), (0.0, "decay: +0.000")],
+)
+def test_the_headline_tells_what_a_decay_adds(fall, said, tmp_path, make_comparison):
     make_comparison(tmp_path / "decay", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
     root, comparison, curves = opened(tmp_path / "decay")
     weights = [
@@ -316,5 +286,6 @@ def test_the_answer_of_variants_that_decay_is_what_is_supported_or_the_general_o
     ]
     write(ATTENTION, root, weights)
     comparison.config |= {"context": CONTEXT}
-    rows = judged(STUDY, root, comparison, curves, "decay-forgetting")
-    assert said in answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    rows = judged(STUDY, root, comparison, curves, "decay-forgetting").values()
+    shown = Rows(root, STUDY, comparison, curves, summarise(root, comparison, curves), rows)
+    assert said in headline(shown, shown_of(STUDY))

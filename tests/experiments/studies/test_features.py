@@ -9,11 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.figures import style as plots
 from experiments.judge.claims import claims_of
 from experiments.judge.runs import Runs
 from experiments.records.files import write_json
-from experiments.studies.features.figures import STUDY, figures
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, errors, expected_kernel_error, scores
 from experiments.studies.features.measure import (
     DRAWS,
@@ -28,6 +26,8 @@ from experiments.studies.features.measure import (
     random_table,
     trained_table,
 )
+from experiments.studies.features.rows import trained
+from experiments.studies.registry import STUDIES
 from linear_rope.model import CausalLM
 from linear_rope.model_config import ModelConfig
 from tests.made_up import make_record
@@ -116,7 +116,7 @@ def test_a_run_has_draws_of_its_own():
     assert (first != second).all()
 
 
-SAMPLES = {claim.key: claim.sample for claim in claims_of(STUDY)}
+SAMPLES = {claim.key: claim.sample for claim in claims_of(STUDIES["features"])}
 VARIANTS = ("softmax-none", "favor+-none")
 CURVES = pd.DataFrame(
     [
@@ -206,18 +206,15 @@ def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
     assert sample("positive-on-favor+-none", root).unfinished == 2
 
 
-def test_figures_are_made_from_the_files_alone(root, tmp_path, monkeypatch):
-    stems = []
-    monkeypatch.setattr(
-        plots, "save_figure", lambda make, directory, stem: directory.name == "figures" and stems.append(stem)
-    )
-    entries = figures(root, tmp_path / "output", PLANNED, None, None)
-    assert stems == ["kernel-error-16", "attention-error-16", "trained-error"]
-    (table,) = (entry.table for entry in entries if isinstance(entry, plots.TableEntry))
-    assert set(table["features"]) == set(ESTIMATORS)
-    for table in (RANDOM, TRAINED):
-        (root / f"{table.name}.csv").unlink()
-    assert figures(root, tmp_path / "output", PLANNED, None, None) == []
+def test_what_is_shown_is_made_from_the_files_alone(root):
+    found = trained(root)
+    assert set(found["title"]) == {"softmax-none, scale 0.30", "favor+-none, scale 0.30"}
+    assert set(found["made"]) == {f"{one}, {other}" for one in ESTIMATORS for other in DIRECTIONS}
+    # Means over layers of logarithms: -1 and, of hyperbolic features in layer 1, -1.1.
+    hyperbolic = found.query("estimator == 'hyperbolic' and error == 'attention'")["value"]
+    assert hyperbolic.tolist() == pytest.approx([10**-1.05] * len(hyperbolic))
+    (root / "trained.csv").unlink()
+    assert trained(root) is None
 
 
 @pytest.mark.parametrize(
@@ -230,9 +227,8 @@ def test_figures_are_made_from_the_files_alone(root, tmp_path, monkeypatch):
         ("trained", "log10_kernel_error", "kernel_error", "has no column log10_kernel_error"),
     ],
 )
-def test_a_damaged_file_is_refused_before_a_figure_is_drawn(root, tmp_path, name, old, new, message):
+def test_a_damaged_file_is_refused(root, name, old, new, message):
     path = root / f"{name}.csv"
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=rf"{name}\.csv.*{message}"):
-        figures(root, tmp_path / "output", PLANNED, None, None)
-    assert not (tmp_path / "output").exists()
+        {"random": RANDOM, "trained": TRAINED}[name].read(root)

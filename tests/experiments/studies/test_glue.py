@@ -9,17 +9,14 @@ from msgspec.structs import replace
 from experiments import load
 from experiments.cli import main
 from experiments.data.registry import load_data
-from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
-from experiments.report.answer import Findings
+from experiments.show.entries import tables_over
 from experiments.studies.answers import ANSWERS
-from experiments.studies.glue.answer import answer
-from experiments.studies.glue.figures import figures
-from experiments.studies.glue.table import PART, TASKS, overview
+from experiments.studies.glue.table import PART, TASKS
 from experiments.studies.registry import STUDIES
 from linear_rope.heads import Classifier, MaskedLM
 
-from .conftest import drawn, judged, opened, verdicts
+from .conftest import drawn, headline_of, opened, verdicts
 
 STUDY = STUDIES["glue"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
@@ -113,42 +110,34 @@ def test_one_answer_more_or_less_decides_nothing(task, answers, verdict):
     assert verdicts(STUDY, root, comparison, curves)["rope-or-learned"] == verdict
 
 
-def test_the_answer_is_about_learned_positions_and_then_about_linear_attention(task):
-    root, comparison, curves = task()
-    rows = judged(STUDY, root, comparison, curves)
-    summary = summarise(root, comparison, curves)
-    said = answer(Findings(comparison, summary, rows, root))
+def test_the_headline_is_about_learned_positions_and_then_about_linear_attention(task):
+    said = headline_of(STUDY, *task())
     assert said.startswith(
-        "Softmax attention has 81.0 % [80.5, 81.5] with RoPE and 80.0 % [79.5, 80.5] with learned positions (F1 of the "
-        "second class; 95 % intervals); that RoPE is at most two points below is supported. Elu+1 has "
+        "Softmax attention has 81.0% [80.5%, 81.5%] with RoPE and 80.0% [79.5%, 80.5%] with learned positions (F1 of "
+        "the second class; 95 % intervals); the one minus the other is +1.0% [+0.0%, +2.0%] (no "
+        "difference beyond 2.0%). Elu+1 has 60.0% [59.5%, 60.5%] with RoPE after its map; minus softmax attention with "
+        "RoPE that is -21.0% [-22.0%, -20.0%] (elu+1 lower)."
     )
-    assert "with RoPE after its map and 82.0 % [" in said
-    assert said.endswith(
-        "with RoPE, a gate and a local convolution; that it is at most two points below softmax attention with RoPE is "
-        "not supported of the first, supported of the second."
-    )
-    comparison.objective = replace(comparison.objective, classes=["different", "equivalent"])
-    said = answer(Findings(comparison, summary, {}, root))
-    assert "with learned positions (F1 of 'equivalent'; 95 % intervals). Elu+1" in said
-    assert said.endswith("with RoPE, a gate and a local convolution.")
 
 
 def test_figures(task, tmp_path):
     root, comparison, curves = task()
-    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
-    assert {"score", "validation", "training"} <= stems
+    comparison.objective = replace(comparison.objective, classes=["different", "equivalent"])
+    entries, stems = drawn(STUDY, tmp_path / "output", root, comparison, curves)
+    assert stems == {"score", "validation", "training"}
+    assert "The second class is 'equivalent'." in entries[0].caption
 
 
 def test_the_table_has_all_tasks_and_names_what_is_missing_or_a_part(task):
     roots = [task(name, variants=("softmax-rope",), seeds=seeds)[0] for name, seeds in (("mrpc", 3), ("qqp-part", 1))]
-    (entry,) = overview(roots)
+    (entry,) = tables_over(STUDY, roots)
     rows = entry.table.set_index("encoder")
     assert list(rows.columns) == ["MRPC", "SST-2", "QNLI", "STS-B", "QQP (part)", "MNLI"]
     assert rows.loc["BERT, as published"].tolist() == ["88.9", "93.5", "90.5", "85.8", "71.2", "84.6/83.4"]
     assert rows.loc["RoFormer, as published"].tolist() == ["89.5", "90.7", "88.0", "87.0", "86.4", "80.2/79.8"]
     assert rows.loc["softmax-rope"].tolist() == ["81.0 ± 0.5", "-", "-", "-", "81.0", "-"]
     copied = shutil.copytree(roots[0], roots[0].with_name("mrpc-again"))
-    assert "another comparison is of the same task: mrpc-again." in overview([*roots, copied])[0].caption
+    assert "another comparison is of the same task: mrpc-again." in tables_over(STUDY, [*roots, copied])[0].caption
     assert "MNLI (curl" in entry.caption.partition("Run in part")[0]
     assert "QQP (curl" in entry.caption.partition("Run in part")[2]
     assert "arXiv 2104.09864" in entry.caption
@@ -183,7 +172,7 @@ def test_among_other_studies_the_table_comes_last(task, make_comparison):
 
 def test_without_a_finished_run_there_is_no_table(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "mrpc", "softmax-rope", 1, fates={("softmax-rope", 0): ("running", "")})
-    assert overview([root]) == []
+    assert tables_over(STUDY, [root]) == []
 
 
 def test_presets_run_all_tasks_of_the_table():

@@ -9,12 +9,9 @@ import torch
 
 from experiments.config import Config
 from experiments.data.registry import load_corpus
-from experiments.judge.statistics import summarise
-from experiments.report.answer import Findings
 from experiments.studies import tables
 from experiments.studies.length import measure as length
-from experiments.studies.length.answer import answer
-from experiments.studies.length.figures import STUDY, figures
+from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
 from experiments.train.models import build_model
 from experiments.train.position_loss import bins, recut
@@ -22,8 +19,9 @@ from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import drawn, judged, opened, verdicts, write
+from .conftest import drawn, headline_of, opened, verdicts, write
 
+STUDY = STUDIES["length"]
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
 
@@ -75,9 +73,9 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
         short = table[(table["variant"] == variant) & (table["method"] == length.IN_SHORT_WINDOWS)]
         mean = np.average(short["bits_per_byte"], weights=short["last"] - short["first"] + 1)
         assert mean == pytest.approx(means[variant, "as trained", 32], rel=1e-5)
-    added = length.by_position(table).set_index(["variant", "last"])["added"]
+    added = length.by_position(tmp_path).set_index(["variant", "offset"])["value"]
     assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
-    assert added["softmax-rope"].index.tolist() == [15, 31, 63, 127, 255, 511]
+    assert added["softmax-rope"].index.tolist() == [8, 24, 48, 96, 192, 384]
     assert added["softmax-rope"].loc[:31].tolist() == pytest.approx([0, 0], abs=5e-6)
     assert added["softmax-rope"].loc[63:].abs().min() > 2e-5
     for method in length.SCALINGS:
@@ -132,9 +130,13 @@ def test_verdicts_follow_the_effects(made_up, sign, verdict):
 
 
 @pytest.mark.parametrize(
-    ("rise", "said"), [(0.0, "A fixed decay cures what"), (0.5, "A fixed decay does not cure what")]
+    ("rise", "said"),
+    [
+        (0.0, "(with a decay lower) bits per byte; the loss of 1 of 1"),
+        (0.5, "(with a decay higher) bits per byte; the loss of 0 of 1"),
+    ],
 )
-def test_the_answer_of_variants_that_decay_says_whether_it_cures(rise, said, make_comparison, tmp_path):
+def test_the_headline_of_variants_that_decay_says_whether_it_cures(rise, said, make_comparison, tmp_path):
     root = make_comparison(tmp_path / "length", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
     rows = [
         (variant, seed, "as trained", 32 * factor, *ends, 4 + (factor > 1) * (risen + NOISE[seed]))
@@ -143,17 +145,14 @@ def test_the_answer_of_variants_that_decay_says_whether_it_cures(rise, said, mak
         for ends in bins(32 * factor)
     ]
     write(length.LOSSES, root, rows)
-    comparison = opened(root)
-    found = judged(STUDY, *comparison, "length-forgetting")
-    given = answer(Findings(comparison[1], summarise(*comparison), found, root))
-    assert given.startswith(said)
-    assert f"by {rise - 0.3:+.2f} bits per byte" in given
-    assert f"of {'1 of' if not rise else '0 of'} 1 variants" in given
+    assert f"by {rise - 0.3:+.3f} [{rise - 0.3:+.3f}, {rise - 0.3:+.3f}] {said}" in headline_of(
+        STUDY, *opened(root), "length-forgetting"
+    )
 
 
 def test_figures_and_the_table_are_drawn(made_up, tmp_path):
-    entries, stems = drawn(figures, tmp_path / "made", *made_up(1))
-    assert len(stems) == 3
+    entries, stems = drawn(STUDY, tmp_path / "made", *made_up(1))
+    assert stems == {"by-length", "stretched", "by-position"}
     table = entries[-1].table
     row = table[(table["variant"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
     # Mean over seeds 4, 5 and 6, a rise of 0.8 and three falls of 0.2.

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,23 +11,20 @@ from experiments import load
 from experiments.cli import main
 from experiments.config import Config
 from experiments.data.registry import load_data
-from experiments.judge.statistics import finished_values, summarise
+from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import size
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison
-from experiments.report.answer import Findings
 from experiments.report.interactive import interactive
 from experiments.show.words import setting
 from experiments.studies import answers
 from experiments.studies.answers import ANSWERS, samples_table
 from experiments.studies.long_documents import measure as measured
-from experiments.studies.long_documents.answer import answer
-from experiments.studies.long_documents.figures import accuracy_table, by_length, cost_table, figures, told
 from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
 from tests.made_up import DATA, make_record, metrics_rows
 
-from .conftest import drawn, judged, opened, verdicts, write
+from .conftest import drawn, headline_of, opened, verdicts, write
 
 STUDY = STUDIES["long-documents"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
@@ -233,39 +229,29 @@ def test_without_timings_the_claims_on_cost_are_not_run(made_up):
     assert verdicts(STUDY, root, comparison, curves)["elu+1-rope-after-faster"] == "not run"
 
 
-def test_the_answer_tells_accuracies_and_time(made_up):
-    root, comparison, curves = made_up
-    rows = judged(STUDY, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said.startswith(
-        "Test accuracy with 256 and 2,048 tokens: softmax attention with RoPE 80.0 % and 86.0 %; elu+1 "
-    )
-    assert said.count("tokens:") == 1
-    time = "of 2,048 tokens takes, of softmax attention's time, 0.50 (elu+1 with RoPE after its feature map) and 1.25 ("
-    assert time in said
+def test_the_headline_tells_accuracies_and_time(made_up):
+    said = headline_of(STUDY, *made_up)
+    assert "with 256 and 2,048 tokens: softmax attention with RoPE 80.0% [79.7%, 80.4%] and 86.0% [" in said
+    assert "A text of 2,048 tokens takes of softmax attention's time 0.50" in said
+    assert "1.25" in said.rpartition("with a gate")[0]
 
 
 def test_the_tables_and_the_figures(made_up, tmp_path):
-    root, comparison, curves = made_up
-    values = by_length(finished_values(root, comparison, curves), comparison)
-    shown = accuracy_table(values, comparison).set_index(["variant", "data"])
-    assert shown.loc[("softmax-rope", "imdb-sentiment"), "2,048"].startswith("86.0 (")
-    assert shown.loc[(GATED, "imdb-sentiment"), "n"] == "3"
-    published = shown.loc[("RoFormer (2104.09864)", "CAIL2019-SCM, test, as published")]
-    assert published[["256", "512", "1,024", "2,048"]].tolist() == ["-", "68.3", "69.8", "-"]
-    published = shown.loc[("RoFormer (2104.09864)", "CAIL2019-SCM, validation, as published")]
-    assert published[["256", "512", "1,024", "2,048"]].tolist() == ["-", "64.1", "66.1", "-"]
-    costs = cost_table(measured.COSTS.read(root), comparison).set_index("variant")
-    assert costs.loc["elu+1-rope-after", "2,048 tokens, ms"] == "20.5"
-    assert costs.loc["softmax-rope", "256 tokens, MiB"] == "4.9"
-    samples = samples_table(ANSWERS.read(root), comparison, partial(told, comparison))
+    entries, stems = drawn(STUDY, tmp_path / "output", *made_up)
+    accuracy, time, memory, samples = (each.table.set_index(each.table.columns[0]) for each in entries[4:])
+    assert accuracy.loc["softmax-rope", "2,048"].startswith("86.0% [")
+    assert accuracy.loc[GATED, "n"] == "3"
+    lengths = ["256", "512", "1,024", "2,048"]
+    assert accuracy.loc["RoFormer (2104.09864) on CAIL2019-SCM, test", lengths].tolist() == ["-", "68.3%", "69.8%", "-"]
+    assert accuracy.iloc[-2][lengths].tolist() == ["-", "64.1%", "66.1%", "-"]
+    assert time.loc["elu+1-rope-after", "2,048"] == "20.5"
+    assert memory.loc["softmax-rope", "256"] == "4.9"
     assert len(samples) == answers.SHOWN * (2 + len(ACCURACY))
     assert samples["words"].iloc[:3].tolist() == [
         "text 0",
         "good (softmax-rope@context=2048 is wrong)",
         "256: bad; 512: bad; 1,024: bad; 2,048: bad",
     ]
-    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
     assert stems == {"accuracy", "cost", "validation", "training"}
 
 

@@ -68,7 +68,7 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
     assert {"comparison.json", RECORD, "report.html", "report.md", *tables} <= files
     times_and_memory = "operation-time operation-memory mapped-time module-time training-time training-memory"
-    stems = ["rate", *times_and_memory.split(), "positions", "decays", "decoding"]
+    stems = ["rate", *times_and_memory.split(), "token-cost", "positions", "decays", "decoding-time", "decoding-state"]
     assert {f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= files
     times = pd.read_csv(smoke / "times.csv")
     assert set(times["topic"]) == {"operation", "mapped", "module", "training", "positions", "decays", "decoding"}

@@ -7,12 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.report.answer import Findings
-from experiments.studies.speed.answer import answer
-from experiments.studies.speed.figures import additions_figure, memory_figure
+from experiments.records.record import write_record
 from experiments.studies.speed.measure import planned
 from experiments.studies.speed.records import Failure, MemoryMeasurement, Sample, TimeMeasurement, append_record
-from experiments.studies.speed.results import Results, addition_cells, crossover, rate_cells
+from experiments.studies.speed.results import Results, crossings, crossover, memory, rate, rates, shown, times
 from experiments.studies.speed.study import (
     AFTER,
     COPY,
@@ -31,7 +29,7 @@ from experiments.studies.speed.study import (
 from experiments.studies.speed.targets import targets
 from tests.made_up import make_record
 
-from .conftest import judged
+from .conftest import headline_of, judged, opened
 
 CPU = settings("cpu", "cpu")
 GEMM_RATE = 3e11
@@ -80,11 +78,22 @@ def made_up_records(slower=1.0, spread=0.0, drift=0.0):
         yield timed(plan.topic, plan.direction, plan.length, samples)
 
 
-def targets_of(records, config=CPU):
-    return {target.what: target for target in targets(Results(list(records), config))}
+def written(root, records, config=CPU):
+    """A comparison with these records."""
+    comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(config)))
+    write_record(root / "comparison.json", comparison)
+    (root / "measurements.jsonl").unlink(missing_ok=True)
+    for record in records:
+        append_record(root, record)
+    return root, comparison
 
 
-def test_tables_do_without_what_failed():
+def targets_of(root, records, config=CPU):
+    written(root, records, config)
+    return targets(root).set_index("what")
+
+
+def test_tables_do_without_what_failed(tmp_path):
     failures = [Failure(OURS, 512, "for the test")]
     place = {"topic": "operation", "direction": "forward+backward", "length": 512, "cases": ((OURS, 512),)}
     records = [
@@ -92,35 +101,36 @@ def test_tables_do_without_what_failed():
         timed("rate", FORWARD, None, [], failures=failures),
         MemoryMeasurement(**place, case=OURS, failures=failures),
     ]
-    results = Results(records, CPU)
-    assert results.time_table["ratio"].isna().all()
-    assert results.rate_table.empty
-    assert results.memory_table.empty
-    assert {target.verdict for target in targets(results)} == {"not measured"}
-    alone = timed("rate", FORWARD, None, [(SGEMM, CPU.gemm_size, [1.0])])
-    assert Results([alone], CPU).rate_table.empty, "the matrix product alone"
+    found = targets_of(tmp_path, records)
+    assert set(found["verdict"]) == {"not measured"}
+    assert times(tmp_path)["ratio"].isna().all()
+    assert rate(tmp_path).empty
+    assert memory(tmp_path).empty
+    assert crossings(tmp_path).empty
+    written(tmp_path, [timed("rate", FORWARD, None, [(SGEMM, CPU.gemm_size, [1.0])])])
+    assert rate(tmp_path).empty, "the matrix product alone"
 
 
-def test_a_copy_that_was_timed_bounds_the_operation_too():
+def test_a_copy_that_was_timed_bounds_the_operation_too(tmp_path):
     """Forward it moves H·N·(2·M + 2·D) numbers, and a copy of a matrix its numbers twice."""
     config = replace(CPU, heads=2, num_features=6, head_dim=4, gemm_size=100)
     limits = [(SGEMM, 100, [1.0, 2.0]), (COPY, 100, [4.0, 8.0])]
-    table = Results([timed("rate", FORWARD, None, [*limits, (OURS, 1000, [16.0, 16.0])])], config).rate_table
+    written(tmp_path, [timed("rate", FORWARD, None, [*limits, (OURS, 1000, [16.0, 16.0])])], config)
+    table = rate(tmp_path)
     assert table["length"].tolist() == [1000]
     moved, copied = 2 * 1000 * (2 * 6 + 2 * 4), 2 * 100**2
     assert table["copy_share"].tolist() == pytest.approx([moved / copied * (4 + 8) / 2 / 16])
-    assert rate_cells(table)["share of a copy"].tolist() == ["75% [62%, 88%]"]
-    without = Results([timed("rate", FORWARD, None, [limits[0], (OURS, 1000, [16.0, 16.0])])], config).rate_table
-    assert "copy_share" not in without
-    assert "share of a copy" not in rate_cells(without)
+    written(tmp_path, [timed("rate", FORWARD, None, [limits[0], (OURS, 1000, [16.0, 16.0])])], config)
+    assert "copy_share" not in rate(tmp_path)
+    assert "copy" not in set(rates(tmp_path)["quantity"])
 
 
-def test_sizes_count_once_and_may_be_missing():
+def test_sizes_count_once_and_may_be_missing(tmp_path):
     (record,) = [record for record in made_up_records() if record.topic == "decoding"]
-    assert not Results([record, record], CPU).fact_table("state_bytes").duplicated(["length", "case"]).any()
+    assert not Results([record, record], CPU).sizes("state_bytes").duplicated(["length", "case"]).any()
     for sample in record.samples:
         sample.state_bytes = None
-    assert targets_of([record])["decoding: size of the state"].verdict == "not measured"
+    assert targets_of(tmp_path, [record]).loc["decoding: size of the state", "verdict"] == "not measured"
 
 
 def test_crossovers_lie_on_straight_lines_in_log_log():
@@ -131,49 +141,52 @@ def test_crossovers_lie_on_straight_lines_in_log_log():
     assert crossover(dict(zip(lengths, [2, 0.5, 2], strict=True))) == pytest.approx(4096), "the last one counts"
 
 
-def test_a_position_encoding_is_compared_with_its_own_kernel_without():
+def test_a_position_encoding_is_compared_with_its_own_kernel_without(tmp_path):
     # Everything is twice as slow in the second round; softmax is three times as slow as elu+1.
     seconds = {"softmax none": 3.0, "softmax alibi": 3.6, "elu+1 none": 1.0, "elu+1 rope after": 1.02}
-    record = timed("positions", STEP, 1024, [(name, 1024, [x, 2 * x, x]) for name, x in seconds.items()])
-    times = Results([record], CPU).time_table
-    assert times["ratio"].tolist() == pytest.approx([1, 1.2, 1, 1.02])
-    over = addition_cells(times)["over none"].tolist()
-    assert over == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
-    panels = additions_figure(times).axes
-    assert [[text.get_text() for text in axes.get_yticklabels()] for axes in panels] == [["alibi"], ["rope after"]]
-    assert [list(axes.containers[0][0].get_xdata()) for axes in panels] == [pytest.approx([20]), pytest.approx([2])]
+    written(tmp_path, [timed("positions", STEP, 1024, [(name, 1024, [x, 2 * x, x]) for name, x in seconds.items()])])
+    assert times(tmp_path)["ratio"].tolist() == pytest.approx([1, 1.2, 1, 1.02])
+    rows = shown(tmp_path)
+    added = rows[rows["quantity"] == "added"]
+    assert added["case"].tolist() == ["softmax alibi", "elu+1 rope after"]
+    assert added["value"].tolist() == pytest.approx([0.2, 0.02])
+    assert added["text"].tolist() == ["1.200 [1.200, 1.200]", "1.020 [1.020, 1.020]"]
 
 
-def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
-    figure = memory_figure(pd.DataFrame({"case": ["linear-rope", "new"], "length": 512, "extra": 0}))
-    assert figure.axes[0].get_yscale() == "linear"
-    assert len(figure.axes[0].lines) == 2, "a competitor of another version is drawn too"
+def test_a_crossing_is_told_where_the_rounds_agree(tmp_path):
+    """Ours and softmax take equally long at 1,024 tokens."""
+    written(tmp_path, made_up_records())
+    found = crossings(tmp_path).query("topic == 'training' and quantity == 'time'")
+    assert found["value"].tolist() == pytest.approx([1024])
+    written(tmp_path, made_up_records(slower=0.94, spread=0.1))  # at 1,024 the rounds disagree
+    assert crossings(tmp_path).query("topic == 'module' and quantity == 'time' and case == @after(256)").empty
 
 
-def test_targets_that_are_missed_say_so():
-    met, missed = targets_of(made_up_records(slower=0.5)), targets_of(made_up_records(slower=3.0))
+def test_targets_that_are_missed_say_so(tmp_path):
+    met, missed = (targets_of(tmp_path, made_up_records(slower)) for slower in (0.5, 3.0))
     speed = "operation, eq. 19, forward+backward, N = 1,024: speed against performer-pytorch"
-    assert met[speed][2:] == ("100 times [100, 100]", "met")
-    assert missed[speed][2:] == ("16.7 times [16.7, 16.7]", "missed")
+    told = ["measured", "verdict"]
+    assert tuple(met.loc[speed, told]) == ("100 times [100, 100]", "met")
+    assert tuple(missed.loc[speed, told]) == ("16.7 times [16.7, 16.7]", "missed")
     faster = "module, M=256, forward: faster than softmax from N ≤ 1,024"
-    assert met[faster][2:] == ("2 times [2, 2] at N = 1,024; faster from N = 512", "met")
-    assert missed[faster].verdict == "missed"
-    assert missed[faster].measured.endswith("faster from N = 3,072")
+    assert tuple(met.loc[faster, told]) == (
+        "2 times [2, 2] at N = 1,024; faster from N = 512",
+        "met",
+    )
+    assert missed.loc[faster, "verdict"] == "missed"
+    assert missed.loc[faster, "measured"].endswith("faster from N = 3,072")
 
 
 @pytest.mark.parametrize(
     "change", [{"threads": 4}, {"device": "cuda"}, {"precision": "bfloat16"}, {"heads": 4}, {"num_features": 64}]
 )
-def test_other_settings_than_the_targets_have_none(change):
-    found = targets_of(made_up_records(), replace(CPU, **change)).values()
-    assert "no target" in {target.verdict for target in found} <= {"no target", "not measured"}
+def test_other_settings_than_the_targets_have_none(change, tmp_path):
+    found = targets_of(tmp_path, made_up_records(), replace(CPU, **change))
+    assert "no target" in set(found["verdict"]) <= {"no target", "not measured"}
 
 
 def claims(root, records):
-    for record in records:
-        append_record(root, record)
-    comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
-    return judged(STUDY, root, comparison, pd.DataFrame())
+    return judged(STUDY, *written(root, records), pd.DataFrame())
 
 
 @pytest.fixture
@@ -217,25 +230,10 @@ def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
     assert rows["softmax-rope-cost"].verdict == "supported"
 
 
-@pytest.mark.parametrize(
-    ("slower", "spread", "said"),
-    [
-        (1.3, 0.001, "From about 1,300 tokens on in time"),
-        (0.94, 0.1, "Surely from 2,048 tokens on in time"),  # at 1,024 the rounds disagree
-        (0.3, 0.001, "From 512 tokens, the fewest measured, on in time"),
-        (100, 0.001, "Up to 16,384 tokens not in time"),
-    ],
-)
-def test_the_answer_says_from_which_length_on_it_pays(slower, spread, said, tmp_path):
-    assert answer_to(tmp_path, made_up_records(slower, spread)).startswith(said)
-
-
-def test_the_answer_has_the_speed_of_a_training_step_too(tmp_path):
-    said = "is 0.25 at 256 tokens, 0.50 at 512 tokens, 1.00 at 1,024 tokens and 2.00 at 2,048 tokens."
-    assert said in answer_to(tmp_path, made_up_records())
-
-
-def answer_to(root, records):
-    rows = claims(root, records)
-    comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
-    return answer(Findings(comparison, pd.DataFrame(), rows, root))
+def test_the_headline_has_the_speed_at_every_length(tmp_path):
+    written(tmp_path, made_up_records())
+    said = headline_of(STUDY, *opened(tmp_path))
+    assert said.startswith("The speed of the attention module (FAVOR+ with RoPE after its map, 256 features) over")
+    assert "is 0.50 at 512, 1.00 at 1,024, 2.00 at 2,048, 4.00 at 4,096," in said
+    assert "step is 0.25 at 256, 0.50 at 512, 1.00 at 1,024 and 2.00 at 2,048 tokens." in said
+    assert "decoding" not in said

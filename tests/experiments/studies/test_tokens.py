@@ -5,15 +5,11 @@ import re
 import pytest
 
 from experiments.cli import main
-from experiments.figures.style import style
-from experiments.judge.statistics import summarise
-from experiments.report.answer import Findings
 from experiments.studies.registry import STUDIES
-from experiments.studies.tokens.answer import answer
-from experiments.studies.tokens.budgets import losses, table
-from experiments.studies.tokens.figures import by_budget_figure, differences, differences_figure
+from experiments.studies.tokens.budgets import best_floors
+from tests.experiments.show.rows import picture_of
 
-from .conftest import judged, opened, verdicts
+from .conftest import drawn, headline_of, judged, opened, rows_of, verdicts
 
 TOKENS = STUDIES["tokens"]
 NOISE = (0.0, 0.001, -0.001)
@@ -58,27 +54,25 @@ def test_a_budget_that_was_not_trained_is_no_part_of_it(made_up):
 
 
 @pytest.mark.slow
-def test_the_answer_gives_the_difference_at_both_ends(made_up):
-    root, comparison, curves = made_up()
-    rows = judged(TOKENS, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert "After 1 million bytes of training" in said
-    assert "0.100 bits per byte below softmax attention" in said
-    assert "after 10 million it is 0.050 bits per byte above." in said
+def test_the_headline_gives_the_difference_at_each_budget(made_up):
+    root, *opened = made_up()
+    said = headline_of(TOKENS, root, *opened)
+    assert re.search(r"has a test loss of -0.100 \[.*?\] \(elu\+1 lower\) after 1 million bytes of training", said)
+    assert re.search(r"After 10 million it is \+0.050 \[.*?\] \(elu\+1 higher\)\.", said)
     assert main(["report", str(root)]) == 0
     assert "| schedule | constant, to zero at each budget |" in (root / "report.md").read_text(encoding="utf-8")
 
 
-def test_the_answer_says_where_it_is_not_sure(made_up):
-    root, comparison, curves = made_up(end=0.0)
-    rows = judged(TOKENS, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert re.search(r"after 10 million it is 0.000 bits per byte (above|below) \(not beyond doubt\)\.", said)
+def test_the_headline_says_where_it_is_not_sure(made_up):
+    said = headline_of(TOKENS, *made_up(end=0.0))
+    assert re.search(r"After 10 million it is [+-]0.000 \[.*\] \((undecided|no difference beyond 0.010)\)\.", said)
 
 
-def test_the_table_says_what_ten_times_as_much_training_gives(made_up):
-    _, comparison, curves = made_up()
-    shown = table(losses(comparison, curves), comparison).set_index("variant")
+def test_figures_and_the_table_by_budget(made_up, tmp_path):
+    root, comparison, curves = made_up()
+    entries, stems = drawn(TOKENS, tmp_path / "output", root, comparison, curves)
+    assert stems >= {"by-budget", "differences", "validation", "final", "throughput"}
+    shown = entries[-1].table.set_index("variant")
     assert list(shown.columns) == ["n", "1 million", "3 million", "10 million", "ten times as much"]
     # 2.5 · (tokens / 10 million) ** -0.1, and the noise of three seeds.
     assert shown.loc[SOFTMAX, "10 million"].startswith("2.500 [")
@@ -86,10 +80,19 @@ def test_the_table_says_what_ten_times_as_much_training_gives(made_up):
 
 
 def test_a_line_for_each_variant_and_each_difference(made_up):
-    _, comparison, curves = made_up()
-    found = losses(comparison, curves)
-    with style():
-        by_budget, apart = by_budget_figure(found, comparison), differences_figure(differences(found), comparison)
-    labels = [text for axes in by_budget.axes for text in axes.get_legend_handles_labels()[1]]
-    assert len([text for text in labels if text != SOFTMAX]) == len(TOKENS.variants)
+    rows = rows_of(TOKENS, *made_up())
+    by_budget, apart = (picture_of(rows, stem) for stem in ("by-budget", "differences"))
+    assert sum(len(axes.get_legend_handles_labels()[1]) for axes in by_budget.axes) == len(TOKENS.variants) + 3
+    assert {*by_budget.axes[0].get_xticks()} == {1e6, 3e6, 1e7}
     assert len(apart.axes[0].get_legend_handles_labels()[1]) == 4
+
+
+def test_the_best_floor_of_each_budget_is_drawn(make_comparison, tmp_path):
+    floors = [
+        {"name": name, "metric": "bits_per_byte", "value": value, "split": "test", "steps": steps}
+        for name, value, steps in (("5-gram", 3.0, 40), ("bigram", 3.5, 40), ("5-gram", 2.5, 100))
+    ]
+    root = make_comparison(tmp_path, "softmax-rope", budgets="40", floors=floors)
+    assert best_floors(root).to_numpy().tolist() == [[64 * 40, 3.0], [64 * 100, 2.5]]
+    (axes,) = picture_of(rows_of(TOKENS, *opened(root)), "by-budget").axes
+    assert [3.0, 2.5] in [list(line.get_ydata()) for line in axes.lines]

@@ -11,16 +11,13 @@ import pytest
 from experiments import load
 from experiments.cli import main
 from experiments.config import Config
-from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
-from experiments.report.answer import Findings
 from experiments.studies.registry import STUDIES
 from experiments.studies.translation import measure as measured
-from experiments.studies.translation.answer import answer
-from experiments.studies.translation.figures import bleu_table, figures, samples_table
+from experiments.study import TableEntry
 from tests.made_up import make_record
 
-from .conftest import drawn, judged, opened, verdicts, write
+from .conftest import drawn, headline_of, opened, verdicts, write
 
 STUDY = STUDIES["translation"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
@@ -194,29 +191,23 @@ def test_verdicts(made_up):
     assert found[f"{GATED}-softmax-rope-behind"] == found[f"{GATED}-{GATED_SOFTMAX}-behind"] == "not supported"
 
 
-def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
-    root, comparison, curves = made_up
-    rows = judged(STUDY, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said.startswith("Elu+1 with RoPE after its feature map, a gate and a local convolution has the highest mean")
-    assert "the best softmax variant, softmax attention with RoPE, has 34.0 (95 % interval 33.9 to 34.1). RoPE" in said
-    assert "RoPE gives softmax attention 1.0 BLEU more than sinusoidal positions." in said
-    doubtful = {key: row._replace(verdict="inconclusive") for key, row in rows.items()}
-    doubted = answer(Findings(comparison, summarise(root, comparison, curves), doubtful, root))
-    assert "than sinusoidal positions, not beyond doubt." in doubted
-    assert "33.9 to 34.1), not beyond doubt. RoPE" in doubted
+def test_the_headline_tells_the_best_and_the_published_comparison(made_up):
+    said = headline_of(STUDY, *made_up)
+    assert "The highest BLEU of softmax attention: softmax attention with RoPE, 34.0 [33.9, 34.1]; of linear" in said
+    assert "attention: elu+1 with RoPE after its feature map, a gate and a local convolution, 35.0" in said
+    assert "RoPE gives softmax attention +1.0" in said
 
 
 @pytest.mark.slow
 def test_the_tables_and_the_figures(made_up, tmp_path):
-    root, comparison, curves = made_up
-    shown = bleu_table(measured.SCORES.read(root), comparison).set_index("variant")
-    assert shown.loc["RoFormer (2104.09864)", "BLEU"] == "27.5"
-    assert shown.loc["softmax-rope", "BLEU"].startswith("34.0 (")
-    samples = samples_table(measured.TRANSLATIONS.read(root), comparison, 1)
+    entries, stems = drawn(STUDY, tmp_path / "output", *made_up)
+    shown, how, samples = (entry.table for entry in entries if isinstance(entry, TableEntry))
+    bleu = shown.set_index("variant")["test BLEU"]
+    assert bleu["RoFormer (2104.09864) on WMT14"] == "27.5"
+    assert bleu["softmax-rope"].startswith("34.0 [")
+    assert how.to_numpy().tolist() == [["nrefs:1", "1,000"]]
     assert len(samples) == measured.SHOWN * (2 + len(STUDY.variants))
     assert samples["words"].iloc[:3].tolist() == ["text 0", "Text 0", "softmax-none 0"]
     assert samples["by"].iloc[2 + len(STUDY.variants)] == "text 2"
     assert samples["words"].iloc[-1] == f"{STUDY.variants[-1]} 19"
-    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
-    assert {"bleu", "validation", "training", "final", "throughput"} <= stems
+    assert stems == {"bleu", "validation", "training", "final"}
