@@ -38,8 +38,7 @@ def report(options: ReportOptions) -> int:
         return 0
     study = STUDIES[read_comparison(root).study]  # what is none is refused before anything is loaded
     say_that_it_loads(f"report {root}")
-    from experiments.report.report import remove_unfinished_reports, write_report
+    from experiments.report.report import write_report
 
-    remove_unfinished_reports(root)
     print(write_report(root, study, options.baseline))
     return 0

@@ -73,10 +73,8 @@ def run(options: RunOptions, limit: TimeLimit | None = None) -> int:
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
     from experiments.records.store import check_directory
-    from experiments.report.report import check_places
 
     check_directory(options.directory)
-    check_places(options.directory)
     study = STUDIES[options.study]
     if options.prepare and not study.variants:
         raise ValueError(f"--prepare is for studies that train, which {options.study} does not; leave it out")

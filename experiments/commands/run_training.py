@@ -33,7 +33,7 @@ from experiments.records.record import (
     write_record,
 )
 from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
-from experiments.report.report import remove_unfinished_reports, result_table, write_report
+from experiments.report.report import result_table, write_report
 from experiments.run.display import Display
 from experiments.run.extend import as_it_was, extend, extended_config, was_stopped
 from experiments.run.loop import Launcher
@@ -360,7 +360,6 @@ def recorded_seconds(root: Path, names: Sequence[str], steps: int) -> dict[str, 
 def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
     root, console, objective = trainer.root, trainer.console, trainer.objective
     remove_leftovers(root)
-    remove_unfinished_reports(root)
     comparison.unrecorded = []
     trainer.begin(comparison)
     config = trainer.config

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data.examples import SPLITS, Examples
+from experiments.data.examples import Content, Examples
 from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
@@ -43,35 +43,24 @@ class Sequences(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
-    """The bytes of a data set, split for training, validation and test.
+class Corpus(Content):
+    """The bytes of a data set.
 
     Of generated ``sequences``, ``train`` is empty, because every training batch is drawn anew, and the other splits
     hold one sequence after another.
     """
 
-    name: str
     train: Bytes
     validation: Bytes
     test: Bytes
-    sha256: str
-    """of the whole content: train, validation and test bytes in that order"""
-    source: str
-    """where the content was found, in words"""
-    note: str
-    """one sentence that must stand beside every figure of this data set"""
     sequences: Sequences | None = None
     """what generates it; None for a text"""
-    objective: Callable[..., Any] | None = None
-    """its data set's"""
     documents: Callable[[], npt.NDArray[np.int64]] | None = None
     """where each document of the whole content begins, in order; None for a text that is not made of documents"""
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data. Sizes are in bytes."""
-        splits = {split: len(getattr(self, split)) for split in SPLITS}
-        words = {name: getattr(self, name) for name in ("name", "sha256", "source", "note")}
-        return DataRecord(**words, bytes=sum(splits.values()), splits=splits)
+        return self._record(len(self.train) + len(self.validation) + len(self.test), "bytes")
 
 
 Data = Corpus | Examples
@@ -131,23 +120,21 @@ def corpus_of_text(
     array = np.frombuffer(content, dtype=np.uint8) if isinstance(content, bytes) else content
     if not len(array):
         raise ValueError(f"--data {name}: {source} is empty; give a file with text in it")
-    sha256 = hashlib.sha256(array.data).hexdigest()
-    if expected_sha256 not in (None, sha256):
-        raise ValueError(
-            f"--data {name}: {source} is damaged or another file (sha256 {sha256}, expected {expected_sha256}); "
-            "replace or remove it"
-        )
     train, validation, test = np.split(array, [len(array) * 90 // 100, len(array) * 95 // 100])
-    return Corpus(name, train, validation, test, sha256, source, note, documents=documents)
+    corpus = corpus_of_splits(name, (train, validation, test), source, note, documents=documents)
+    if expected_sha256 not in (None, corpus.sha256):
+        what = f"is damaged or another file (sha256 {corpus.sha256}, expected {expected_sha256})"
+        raise ValueError(f"--data {name}: {source} {what}; replace or remove it")
+    return corpus
 
 
-def corpus_of_splits(name: str, splits: Iterable[Bytes], source: str, note: str) -> Corpus:
-    """A corpus of training, validation and test bytes."""
+def corpus_of_splits(name: str, splits: Iterable[Bytes], source: str, note: str, **others: Any) -> Corpus:
+    """A corpus of training, validation and test bytes; maybe with its ``documents`` or ``sequences``."""
     train, validation, test = splits
     digest = hashlib.sha256()
     for split in (train, validation, test):
         digest.update(split.data)
-    return Corpus(name, train, validation, test, digest.hexdigest(), source, note)
+    return Corpus(name, train, validation, test, digest.hexdigest(), source, note, **others)
 
 
 def begin_after(ends: Iterable[int]) -> npt.NDArray[np.int64]:

@@ -29,29 +29,43 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """Examples of one kind, a row each; ``examples_of`` makes them.
+class Content:
+    """What a data set has: a text (``Corpus``) or labelled examples, split for training, validation and test."""
+
+    name: str
+    train: Any
+    validation: Any
+    test: Any
+    sha256: str
+    """of the whole content: train, validation and test in that order"""
+    source: str
+    """where the content was found, in words"""
+    note: str
+    """what must stand beside every figure of this data set"""
+    objective: Callable[..., Any] | None = None
+    """its data set's"""
+
+    def _record(self, size: int, unit: Literal["bytes", "examples"]) -> DataRecord:
+        splits = {split: len(getattr(self, split)) for split in SPLITS}
+        words = {name: getattr(self, name) for name in ("name", "sha256", "source", "note")}
+        return DataRecord(**words, bytes=size, splits=splits, unit=unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples(Content):
+    """Examples of one kind, a row each; ``examples_of`` makes them. Its sha256 is of each row as a JSON list.
 
     The columns are those of ``COLUMNS``, all of them text but a ``label`` that is a score, which is a float. Another
     label is the name of a class. Rows are numbered from 0.
     """
 
-    name: str
     train: "pd.DataFrame"
     validation: "pd.DataFrame"
     test: "pd.DataFrame"
-    sha256: str
-    """of the whole content: each row of train, validation and test as a JSON list, in that order"""
-    source: str
-    """where the content was found, in words"""
-    note: str
-    """what must stand beside every figure of this data set"""
     classes: tuple[str, ...] = ()
     """the names that ``label`` may have, in a fixed order; none where labels are scores or there are none"""
     language: str = ""
     """of the targets of translations, as in ISO 639-1; none says that words are separated by spaces"""
-    objective: Callable[..., Any] | None = None
-    """its data set's"""
 
     @property
     def kind(self) -> Kind:
@@ -81,10 +95,8 @@ class Examples:
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data; its splits are counted in examples."""
-        splits = {split: len(getattr(self, split)) for split in SPLITS}
-        words = {name: getattr(self, name) for name in ("name", "sha256", "source", "note")}
         texts = (text for split in SPLITS for _, column in self.texts(split).items() for text in column)
-        return DataRecord(**words, bytes=sum(len(text.encode()) for text in texts), splits=splits, unit="examples")
+        return self._record(sum(len(text.encode()) for text in texts), "examples")
 
 
 def examples_of(
@@ -99,20 +111,19 @@ def examples_of(
 
     Raises ValueError if a split has no rows, the columns are those of no kind, or a label is not of ``classes``.
     """
-    frames = dict(zip(SPLITS, splits, strict=True))
-    kind, digest, encode = _kind(frames["train"]), hashlib.sha256(), msgspec.json.Encoder().encode
-    for split, frame in frames.items():
+    kind, digest, encode = _kind(splits[0]), hashlib.sha256(), msgspec.json.Encoder().encode
+    for split, frame in zip(SPLITS, splits, strict=True):
         if tuple(frame.columns) != COLUMNS[kind]:
             raise ValueError(f"--data {name}: {split} has other columns than train; give {', '.join(COLUMNS[kind])}")
         if frame.empty:
             raise ValueError(f"--data {name} ({source}): the {split} split has no examples; give a larger file")
         if unknown := set(frame["label"]) - set(classes) if classes else None:
             raise ValueError(f"--data {name}: label {min(unknown)!r} is no class; give {' or '.join(classes)}")
-    train, validation, test = (frames[split].reset_index(drop=True) for split in SPLITS)
-    for frame in (train, validation, test):
         for row in frame.itertuples(index=False, name=None):
             digest.update(encode(row))
-    return Examples(name, train, validation, test, digest.hexdigest(), source, note, classes, language)
+    train, validation, test = (frame.reset_index(drop=True) for frame in splits)
+    sha256 = digest.hexdigest()
+    return Examples(name, train, validation, test, sha256, source, note, classes=classes, language=language)
 
 
 def _kind(frame: "pd.DataFrame") -> Kind:

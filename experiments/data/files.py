@@ -1,6 +1,6 @@
 """Finding, reading, unpacking and downloading the files that hold data sets.
 
-Whatever a user gives is read from a regular file, in pieces that are counted, into memory alone.
+Whatever a user gives is read from a regular file, into memory alone.
 """
 
 import gzip
@@ -10,11 +10,12 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zipfile import ZipFile
 
 import pooch
@@ -25,9 +26,6 @@ from experiments.errors import why
 DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
 
-LARGEST_TEXT = 2**32
-"""bytes of a text, unpacked; at most half of the free memory besides, because all of it is kept there"""
-PIECE = 2**20
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
@@ -56,19 +54,9 @@ def resolve_data_dir(data_dir: Path | None) -> Path | None:
     try:
         os.scandir(data_dir).close()
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{origin}: {data_dir} is not a directory that can be read ({why(error)}); "
-            "give the directory that holds the data sets"
-        ) from None
+        what = f"{origin}: {data_dir} is not a directory that can be read ({why(error)})"
+        raise ValueError(f"{what}; give the directory that holds the data sets") from None
     return data_dir
-
-
-def find_file(data_dir: Path | None, names: Iterable[str]) -> Path | None:
-    """The first of ``names`` (relative to ``data_dir``) that is a file. Raises ValueError if that cannot be told."""
-    if data_dir is None:
-        return None
-    with refusing("the data directory", data_dir):
-        return next((data_dir / name for name in names if (data_dir / name).is_file()), None)
 
 
 def check_regular(path: Path) -> None:
@@ -88,23 +76,25 @@ def file_sha256(path: Path, origin: str) -> str:
 def read_content(path: Path, limit: int | None = None, origin: str = "--data-file", member: str | None = None) -> bytes:
     """The first ``limit`` bytes of a file (None: all); of a .gz or .xz file its content, of a .zip that of ``member``.
 
-    ``member`` is the name of one of the files in a zip; None stands for the only one.
+    ``member`` is the name of one of the files in a zip; None stands for the only one. Nothing is written to disk.
 
-    What is packed is unpacked piece by piece and counted, whatever its headers say; nothing is written to disk.
-
-    Raises ValueError, which begins with ``origin``, if it is not a regular file, damaged, encrypted, or larger than
-    ``LARGEST_TEXT`` or half of the free memory.
+    Raises ValueError, which begins with ``origin``, if it is not a regular file, damaged, encrypted, or has more bytes
+    than half of the free memory.
     """
     suffix = path.suffix.lower()
     with refusing(origin, path):
         check_regular(path)
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if not size:
             return b""  # a file of the kernel's may say so, and never end
+        if limit is None and size > psutil.virtual_memory().available // 2:
+            raise ValueError(f"it has {size:,} bytes, more than half of the free memory")
         if suffix == ".zip":
             with ZipFile(path) as archive, archive.open(_member(archive, member)) as unpacked:
-                return _read_bounded(unpacked, limit)
+                return unpacked.read(-1 if limit is None else limit)
         with OPENERS.get(suffix, open)(path, "rb") as file:
-            return _read_bounded(file, limit)
+            content: bytes = file.read(-1 if limit is None else limit)
+            return content
 
 
 def _member(archive: ZipFile, name: str | None) -> str:
@@ -115,26 +105,12 @@ def _member(archive: ZipFile, name: str | None) -> str:
     return members[0]
 
 
-def _read_bounded(file: io.BufferedIOBase | IO[bytes], limit: int | None) -> bytes:
-    """The first ``limit`` bytes. Raises ValueError as soon as they are too many."""
-    largest = min(LARGEST_TEXT, psutil.virtual_memory().available // 2)
-    wanted, pieces = largest + 1 if limit is None else limit, list[bytes]()
-    while wanted and (piece := file.read(min(PIECE, wanted))):
-        pieces.append(piece)
-        wanted -= len(piece)
-    if limit is None and not wanted:
-        raise ValueError(
-            f"it has more than {largest:,} bytes, the most that is read ({LARGEST_TEXT:,}, or half of the free memory)"
-        )
-    return b"".join(pieces)
-
-
 def members_of(archive: Path, wanted: re.Pattern[str], origin: str) -> Iterator[tuple[re.Match[str], bytes]]:
     """(match of its name, content) of those files of a .tar.gz or .tar.xz whose whole name matches ``wanted``.
 
     Nothing is extracted to disk; files of other names, links and devices are passed over.
 
-    Raises ValueError, which begins with ``origin``, if it is damaged or larger than ``read_content`` reads.
+    Raises ValueError, which begins with ``origin``, if it is damaged.
     """
     content = read_content(archive, origin=origin)
     with refusing(origin, archive), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
@@ -142,6 +118,12 @@ def members_of(archive: Path, wanted: re.Pattern[str], origin: str) -> Iterator[
             tar.members = []  # type: ignore[attr-defined]  # where tarfile would remember them all
             if member.isreg() and (name := wanted.fullmatch(member.name)):
                 yield name, tar.extractfile(member).read()  # type: ignore[union-attr]
+
+
+def told(left_out: Counter[str]) -> str:
+    """A sentence, to stand at the end of a note, that says what reading left out; empty if that is nothing."""
+    listed = ", ".join(f"{what} ({count:,})" for what, count in sorted(left_out.items()) if count)
+    return f" Left out of the files: {listed}." if listed else ""
 
 
 def cache_directory() -> Path:
@@ -154,10 +136,6 @@ def cache_refused(error: OSError) -> ValueError:
         f"the cache directory {cache_directory()} cannot be written ({why(error)}); "
         f"set {CACHE_VARIABLE} to a directory that can"
     )
-
-
-def in_data_directory(data_dir: Path, paths: Iterable[Path]) -> str:
-    return " and ".join(path.relative_to(data_dir).as_posix() for path in paths) + " in the data directory"
 
 
 @dataclass(frozen=True)
@@ -194,20 +172,18 @@ class Download:
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
         instead = f"download it elsewhere and place it as {self.place} in --data-dir, or use --data stdlib"
         # Some publishers turn the name away that requests gives itself.
-        downloader = pooch.HTTPDownloader(chunk_size=PIECE, headers={"User-Agent": "linear-rope"})
+        downloader = pooch.HTTPDownloader(chunk_size=2**20, headers={"User-Agent": "linear-rope"})
         known = f"sha256:{self.sha256}"
         try:
-            path = pooch.retrieve(self.url, known, self.file_name, cache_directory(), downloader=downloader)
+            return Path(pooch.retrieve(self.url, known, self.file_name, cache_directory(), downloader=downloader))
         except requests.RequestException as error:
             status = "" if error.response is None else f" {error.response.status_code}"
             raise ValueError(f"{self.url} could not be reached ({type(error).__name__}{status}); {instead}") from None
         except OSError as error:
             raise cache_refused(error) from None
         except ValueError:
-            raise ValueError(
-                f"what {self.url} sent does not have the known hash ({known}) and was not kept; try again, or {instead}"
-            ) from None
-        return Path(path)
+            what = f"what {self.url} sent does not have the known hash ({known}) and was not kept"
+            raise ValueError(f"{what}; try again, or {instead}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +222,10 @@ class Files:
         """Those of the last form; none if they are not known."""
         place = f"{self.folders[0]}{{}}{'.gz' if self.address.endswith('{}.gz') else ''}"
         return [
-            Download(self.address.format(name), sha256, self.cache.format(name), place.format(name))
+            Download(self.address.format(name), self.sha256[name], self.cache.format(name), place.format(name))
             for form in self.forms[-1:]
             for name in form
-            if (sha256 := self.sha256.get(name))
+            if name in self.sha256
         ]
 
     def find(self, data_dir: Path | None) -> str | None:
@@ -268,9 +244,8 @@ class Files:
         Raises ValueError if they cannot be had.
         """
         if data_dir is not None and (found := self._in(data_dir)):
-            return found, " and ".join(
-                path.relative_to(data_dir).as_posix() for path in found
-            ) + " in the data directory"
+            places = " and ".join(path.relative_to(data_dir).as_posix() for path in found)
+            return found, f"{places} in the data directory"
         if not self.downloads:
             missing = next(name for name in self.forms[0] if not self._place(data_dir, name))
             raise ValueError(
@@ -288,7 +263,12 @@ class Files:
             raise ValueError(f"{self.origin}: {path} {reason}; replace or remove it")
 
     def _place(self, data_dir: Path | None, name: str) -> Path | None:
-        return find_file(data_dir, [f"{folder}{name}{end}" for folder in self.folders for end in ("", ".gz")])
+        """Raises ValueError if it cannot be told."""
+        if data_dir is None:
+            return None
+        with refusing("the data directory", data_dir):
+            places = (data_dir / f"{folder}{name}{end}" for folder in self.folders for end in ("", ".gz"))
+            return next((path for path in places if path.is_file()), None)
 
     def _in(self, data_dir: Path | None) -> list[Path]:
         """All files of the first form that is there, or none."""

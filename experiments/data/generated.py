@@ -245,5 +245,5 @@ class Generated(Files):
             f"{self.note} Training sequences are drawn anew for every step, apart from those it is evaluated on; "
             "losses and accuracies are of the scored tokens alone."
         )
-        corpus = corpus_of_splits(self.name, (np.empty(0, np.uint8), validation, test), source, note)
-        return replace(corpus, sequences=sequences)
+        splits = np.empty(0, np.uint8), validation, test
+        return corpus_of_splits(self.name, splits, source, note, sequences=sequences)

@@ -1,16 +1,21 @@
-"""Reading lines, tables and parallel texts. What is wrong in one is told with its file and row.
+"""Examples from files of lines: tables whose fields are separated by tabs, lines of JSON, and pairs of translations.
 
-Rows are numbered as an editor does: from 1, a header included.
+What is wrong is told with its file and row. Rows are numbered as an editor does: from 1, a header included.
 """
 
 import hashlib
+import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from experiments.data.files import read_content
+import msgspec
+
+from experiments.data.examples import NEARER, Examples, cut, examples_of, fraction, mixed, names_of
+from experiments.data.files import Files, read_content, told
+from experiments.errors import why
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,15 +25,17 @@ MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
-class Table:
+class Lines:
     """A file of lines in UTF-8, packed with gzip or as a ``member`` of a zip, or not packed."""
 
     path: Path
     origin: str
     """what messages begin with, as ``--data sst-2``"""
+    left_out: Counter[str]
+    """counts what of files is in no text, in words"""
     member: str | None = None
-    left_out: Counter[str] = field(default_factory=Counter, compare=False)
-    """what of the file is in no text, in words, and how often; filled by reading"""
+    sha256: str | None = None
+    """of the content, unpacked; None: not known"""
 
     def wrong(self, what: str, row: int | None = None) -> ValueError:
         """An error that names the file, the row and what would do."""
@@ -36,19 +43,15 @@ class Table:
         where = file if row is None else f"{file}, row {row}"
         return ValueError(f"{self.origin}: {where}: {what}; replace or remove it")
 
-    def check(self, sha256: str | None) -> None:
-        """Raises ValueError if the content, unpacked, has another sha256; None: it is not known."""
-        content = read_content(self.path, origin=self.origin, member=self.member)
-        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-            raise self.wrong(f"it is damaged or another file (the sha256 of its content is not {sha256})")
+    def read(self) -> list[str]:
+        """The lines, ended by a line feed alone: texts hold other characters that Python takes for ends of lines.
 
-    def lines(self) -> list[str]:
-        """Its lines, ended by a line feed alone: texts hold other characters that Python takes for ends of lines.
-
-        A byte order mark and carriage returns at the ends are left out, and counted. Raises ValueError if the file
-        cannot be read (see ``read_content``), is empty or not in UTF-8.
+        A byte order mark and carriage returns at the ends are left out. Raises ValueError if the file cannot be read
+        (see ``read_content``), has another sha256, is empty or not in UTF-8.
         """
         content = read_content(self.path, origin=self.origin, member=self.member)
+        if self.sha256 not in (None, hashlib.sha256(content).hexdigest()):
+            raise self.wrong(f"it is damaged or another file (the sha256 of its content is not {self.sha256})")
         try:
             text = content.decode()
         except UnicodeDecodeError as error:
@@ -59,76 +62,212 @@ class Table:
             lines.pop()
         if not lines:
             raise self.wrong("it is empty")
-        self.left_out["byte order marks"] = int(text.startswith(MARK))
-        self.left_out["carriage returns at ends of lines"] = sum(line.endswith("\r") for line in lines)
+        self.left_out["byte order marks"] += text.startswith(MARK)
+        self.left_out["carriage returns at ends of lines"] += sum(line.endswith("\r") for line in lines)
         return [line.removesuffix("\r") for line in lines]
 
-    def read(
-        self,
-        columns: Mapping[str, str],
-        *,
-        header: Sequence[str] | None = None,
-        may_pass_over: int = 0,
-    ) -> "pd.DataFrame":
-        """Some columns of a table whose fields are separated by tabs; a quotation mark is a character like others.
-
-        ``columns`` says what they are called there and what they are to be called. The first row is the header, unless
-        ``header`` says what it would have been. Spaces around a field are left out, and counted; all other characters
-        are kept. ``may_pass_over`` is how many rows with another number of columns may be passed over, and counted. The
-        index is the number of the row.
-
-        Raises ValueError if a column is not there, or a row has more or fewer than the header.
+    def stripped(self, texts: Iterable[str]) -> list[str]:
+        """The texts without the spaces around them. Other characters are kept: ``str.strip`` would take control
+        characters, line separators and ideographic spaces too.
         """
+        pairs = [(text, text.strip(" ")) for text in texts]
+        self.left_out["spaces around a text"] += sum(text != kept for text, kept in pairs)
+        return [kept for _, kept in pairs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables(Files):
+    """A table for training, of which validation is cut, one for testing, and perhaps more for training.
+
+    A quotation mark is a character like others. Of a zip archive those are read that stand in the form before it.
+    """
+
+    columns: Mapping[str, str]
+    """what they are called in the file, and what they are to be called"""
+    classes: Mapping[str, str] | Sequence[str] = ()
+    """the same of labels; none where they are scores"""
+    largest_score: float = 0.0
+    """the smallest is 0"""
+    header: Sequence[str] | None = None
+    """of files that have none"""
+    rows: Sequence[int | None] = (None, None)
+    """for training and testing; None: not known for certain"""
+    may_pass_over: int = 0
+    """rows of a file that have another number of columns"""
+    parts: Sequence[float] = (0.9, 0.1)
+    """training and validation; with the test split where no file is for that"""
+
+    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
+        """Raises ValueError if files cannot be had, are other ones, or a row is not as it should be."""
+        paths, source = self.get(data_dir)
+        left_out = Counter[str]()
+        files = [Lines(path, self.origin, left_out) for path in paths]
+        if paths[0].suffix == ".zip":
+            self.check(paths[0])
+            files = [Lines(paths[0], self.origin, left_out, member) for member in self.forms[-2]]
+        tests = [] if len(self.parts) == 3 else files[1:2]
+        texts = [column for column in self.columns.values() if column != "label"]
+        splits = cut(self._joined([file for file in files if file not in tests], self.rows[0]), texts, self.parts)
+        splits += [mixed(self._joined([file], self.rows[1])) for file in tests]
+        names = tuple(names_of(self.classes).values())
+        return examples_of(self.name, splits, source, self.note + told(left_out), names)
+
+    def _joined(self, files: Sequence[Lines], rows: int | None) -> "pd.DataFrame":
+        """All of these files; ``rows`` is how many there have to be."""
         import pandas as pd
 
-        fields = dict(enumerate((line.split("\t") for line in self.lines()), start=1))
-        header = list(header or fields.pop(1))
-        if missing := [name for name in columns if name not in header]:
-            raise self.wrong(f"there is no column {missing[0]!r}, expected {', '.join(columns)}", 1)
+        together = pd.concat([self._read(file) for file in files])
+        if rows not in (None, len(together)):
+            others = " and ".join(file.path.name for file in files[1:])
+            which = f"with {others} it" if others else "it"
+            raise files[0].wrong(f"{which} has {len(together):,} rows, expected {rows:,}")
+        return together
+
+    def _read(self, file: Lines) -> "pd.DataFrame":
+        """The index is the number of the row."""
+        import pandas as pd
+
+        fields = dict(enumerate((line.split("\t") for line in file.read()), start=1))
+        header = list(self.header or fields.pop(1))
+        if missing := [name for name in self.columns if name not in header]:
+            raise file.wrong(f"there is no column {missing[0]!r}, expected {', '.join(self.columns)}", 1)
         broken = [number for number, row in fields.items() if len(row) != len(header)]
-        if len(broken) > may_pass_over:
+        if len(broken) > self.may_pass_over:
             count = len(fields[broken[0]])
-            found = "1 column" if count == 1 else f"{count} columns"
-            raise self.wrong(f"{found}, expected {len(header)} ({', '.join(header)})", broken[0])
-        self.left_out["rows with another number of columns"] = len(broken)
+            what = f"{count} column{'s' * (count != 1)}, expected {len(header)} ({', '.join(header)})"
+            raise file.wrong(what, broken[0])
+        file.left_out["rows with another number of columns"] += len(broken)
         for number in broken:
             del fields[number]
         texts = {
-            called: without_spaces((row[header.index(name)] for row in fields.values()), self.left_out)
-            for name, called in columns.items()
+            called: file.stripped(row[header.index(name)] for row in fields.values())
+            for name, called in self.columns.items()
         }
-        return pd.DataFrame(texts, list(fields), dtype=str)
+        frame = pd.DataFrame(texts, list(fields), dtype=str)
+        frame["label"] = self._labels(file, frame["label"])
+        return frame
 
-    def classes(self, labels: "pd.Series[str]", names: Mapping[str, str]) -> "pd.Series[str]":
-        """Labels of this table under the names of their classes. Raises ValueError if one is no key of ``names``."""
-        unknown = labels[~labels.isin(list(names))]
-        if len(unknown):
-            raise self.wrong(f"the label is {unknown.iloc[0][:60]!r}, expected {' or '.join(names)}", unknown.index[0])
-        return labels.map(names)
-
-    def scores(self, labels: "pd.Series[str]", largest: float) -> "pd.Series[float]":
-        """Labels of this table as numbers from 0 to ``largest``. Raises ValueError if one is not."""
+    def _labels(self, file: Lines, labels: "pd.Series[str]") -> "pd.Series[str] | pd.Series[float]":
+        """Names of classes, or scores."""
         import pandas as pd
 
-        numbers = pd.to_numeric(labels, errors="coerce").astype(float)
-        unknown = labels[~numbers.between(0, largest)]
+        names = names_of(self.classes)
+        scores = pd.to_numeric(labels, errors="coerce").astype(float)
+        unknown = labels[~(labels.isin(list(names)) if names else scores.between(0, self.largest_score))]
         if len(unknown):
-            what = f"the score is {unknown.iloc[0][:60]!r}, expected a number from 0 to {largest:g}"
-            raise self.wrong(what, unknown.index[0])
-        return numbers
+            what, wanted = (
+                ("label", " or ".join(names)) if names else ("score", f"a number from 0 to {self.largest_score:g}")
+            )
+            raise file.wrong(f"the {what} is {unknown.iloc[0][:60]!r}, expected {wanted}", unknown.index[0])
+        return labels.map(names) if names else scores
 
 
-def without_spaces(texts: Iterable[str], left_out: Counter[str], spaces: str = " ") -> list[str]:
-    """The texts without ``spaces`` around them, which ``left_out`` counts. Other characters are kept: ``str.strip``
-    would take control characters, line separators and ideographic spaces too.
+class Triplet(msgspec.Struct):
+    """A line of a file."""
+
+    A: str
+    B: str
+    C: str
+
+
+class Labelled(Triplet):
+    label: Literal["B", "C"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFiles(Files):
+    """Files of lines whose number and content are known."""
+
+    rows: Sequence[int]
+    """of each file, or of each pair of files"""
+    content: Mapping[str, str] = field(default_factory=dict)
+    """by names: sha256 of what is in files that are downloaded packed"""
+
+    def lines(self, paths: Sequence[Path], left_out: Counter[str]) -> list[Lines]:
+        known = {} if self.address.endswith(".gz") else self.sha256
+        names = dict(zip(paths, self.forms[-1], strict=True))
+        return [Lines(path, self.origin, left_out, sha256=(self.content or known).get(names[path])) for path in paths]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triplets(KnownFiles):
+    """A JSON object a line with texts A, B and C and which is nearer to A as ``label``, in a file for each split.
+
+    A single file has no labels: B is the nearer one, exchanged with C in about half of the rows, and it is cut 80/10/10
+    by A.
     """
-    pairs = [(text, text.strip(spaces)) for text in texts]
-    left_out["spaces around a text"] += sum(text != kept for text, kept in pairs)
-    return [kept for _, kept in pairs]
+
+    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
+        """Raises ValueError if a file cannot be had, or is not as it should be."""
+        paths, source = self.get(data_dir)
+        left_out = Counter[str]()
+        files = self.lines(paths, left_out)
+        kind = Labelled if len(files) > 1 else Triplet
+        frames = [_triplets(file, rows, kind) for file, rows in zip(files, self.rows, strict=True)]
+        splits = list(map(mixed, frames)) if len(frames) > 1 else cut(_swapped(frames[0]), ["text"], (0.8, 0.1, 0.1))
+        return examples_of(self.name, splits, source, self.note + told(left_out), NEARER)
 
 
-def told(left_out: Iterable[Counter[str]]) -> str:
-    """A sentence, to stand at the end of a note, that says what reading left out; empty if that is nothing."""
-    counts = sum(left_out, Counter[str]())
-    listed = ", ".join(f"{what} ({count:,})" for what, count in sorted(counts.items()) if count)
-    return f" Left out of the files: {listed}." if listed else ""
+def _triplets(file: Lines, rows: int, kind: type[Triplet]) -> "pd.DataFrame":
+    import pandas as pd
+
+    triplets = []
+    for row, line in enumerate(file.read(), start=1):
+        try:
+            found = msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError as error:
+            expected = f"expected {', '.join(kind.__struct_fields__)} in a JSON object"
+            raise file.wrong(f"{why(error)}; {expected}", row) from None
+        triplets.append((found.A, found.B, found.C, NEARER[getattr(found, "label", "B") == "C"]))
+    if len(triplets) != rows:
+        raise file.wrong(f"it has {len(triplets):,} rows, expected {rows:,}")
+    return pd.DataFrame(triplets, columns=["text", *NEARER, "label"], dtype=str)
+
+
+def _swapped(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """``one`` and ``other`` exchanged in about half of the rows, told by the sha256 of the texts.
+
+    Where the nearer text is always the first, a model would have nothing to learn.
+    """
+    chosen = [fraction("\n".join(row)) < 0.5 for row in frame[["text", *NEARER]].itertuples(index=False)]
+    frame.loc[chosen, ["one", "other"]] = frame.loc[chosen, ["other", "one"]].to_numpy()
+    frame.loc[chosen, "label"] = "other"
+    return frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translations(KnownFiles):
+    """Pairs of files, source and target, a sentence a line: the last pair for testing, the one before for validation.
+
+    Pairs with an empty side are left out.
+    """
+
+    language: str = ""
+    """of the targets, as in ISO 639-1; BLEU of some needs another tokenizer"""
+    escaped: bool = False
+    """whether escapes of a tokenizer are undone (``&apos;`` is '), which are no part of the text"""
+
+    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
+        """Raises ValueError if a file cannot be had, or is not as it should be."""
+        import pandas as pd
+
+        paths, source = self.get(data_dir)
+        left_out = Counter[str]()
+        files = self.lines(paths, left_out)
+        pairs = [self._pairs(*pair) for pair in zip(files[::2], files[1::2], self.rows, strict=True)]
+        splits = [pd.concat(pairs[:-2]), *pairs[-2:]]
+        return examples_of(self.name, splits, source, self.note + told(left_out), language=self.language)
+
+    def _pairs(self, source: Lines, target: Lines, rows: int) -> "pd.DataFrame":
+        import pandas as pd
+
+        texts: dict[str, pd.Series[str]] = {}
+        for side, file in {"source": source, "target": target}.items():
+            lines = file.read()
+            if len(lines) != rows:
+                raise file.wrong(f"it has {len(lines):,} lines, expected {rows:,}")
+            texts[side] = pd.Series(file.stripped(lines), dtype=str)
+        frame = pd.DataFrame(texts)
+        whole = frame[(frame["source"] != "") & (frame["target"] != "")]
+        source.left_out["pairs with an empty side"] += len(frame) - len(whole)
+        return whole.map(html.unescape) if self.escaped else whole

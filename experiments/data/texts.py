@@ -1,10 +1,12 @@
-"""Texts: the running Python's sources, a file, the files of a zip archive, and documents in one."""
+"""Texts: the running Python's sources, a file, the files of a zip archive; and the documents of tar archives."""
 
 import hashlib
 import os
 import platform
+import re
 import sysconfig
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -12,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data.archives import Documents
 from experiments.data.corpus import BETWEEN, Corpus, begin_after, corpus_of_splits, corpus_of_text
-from experiments.data.files import Files, cache_directory, cache_refused, file_sha256, read_content
-from experiments.data.tables import told
+from experiments.data.examples import Examples, cut, examples_of, mixed, names_of
+from experiments.data.files import Files, cache_directory, cache_refused, file_sha256, members_of, read_content, told
 from experiments.records.files import write_atomically
 
 SOURCES = Path(sysconfig.get_path("stdlib"))
 # Not part of the library, or different from machine to machine of the same version.
 LEFT_OUT_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 LEFT_OUT_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
+SPACES = " \t\n\r\v\f"
+"""white space of ASCII; ``str.strip`` would take control characters of latin-1 too"""
 ORDER = "reviews sorted by the sha256 of their member names, joined with a blank line"
 """a part of the name of kept texts: another order would need another name"""
 
@@ -50,16 +53,15 @@ class StandardLibrary(Files):
         instead = "install a Python with its sources, or use --data text --data-file FILE"
         if self.find(None) is None:
             raise ValueError(f"{self.origin}: no standard library sources in {self.directory}; {instead}")
-        files = source_files(self.directory)
         try:
-            sources = [path.read_bytes() for path in files]
+            sources = [path.read_bytes() for path in source_files(self.directory)]
         except OSError as error:
             raise ValueError(f"{self.origin}: {error.filename} cannot be read ({error.strerror}); {instead}") from None
         version = platform.python_version()
         return corpus_of_text(
             self.name,
             b"".join(sources),
-            source=f"Python {version} standard library, {len(files)} files",
+            source=f"Python {version} standard library, {len(sources)} files",
             note=f"Source code of the Python {version} standard library, split 90/5/5: "
             "another Python version has other text, so compare figures of equal sha256 only.",
             documents=lambda: begin_after(accumulate(map(len, sources))),
@@ -107,6 +109,74 @@ class ZippedSplits(Files):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Documents(Files):
+    """The files of tar archives whose name matches ``pattern``."""
+
+    pattern: str
+    expected: Mapping[str, int]
+    """how many there have to be of each value of the group ``counted`` in ``pattern``"""
+    posts: bool = False
+    """latin-1, of which the header lines and the white space around the rest are left out; other texts are UTF-8"""
+
+    def documents(self, paths: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[re.Match[str], str]]:
+        """The match and the text of each; ``left_out`` counts what is in no text.
+
+        Raises ValueError if an archive is not as it should be, or they hold another number of texts.
+        """
+        counts = Counter[str]()
+        for path in paths:
+            self.check(path)
+            for match, content in members_of(path, re.compile(self.pattern), self.origin):
+                counts[match["counted"]] += 1
+                try:
+                    yield match, _body(content, left_out) if self.posts else content.decode()
+                except UnicodeDecodeError as error:
+                    what = f"{path}, {match[0]}: it is not UTF-8 ({error.reason})"
+                    raise ValueError(f"{self.origin}: {what}; replace or remove it") from None
+        if counts != self.expected:
+            held = f"hold {dict(sorted(counts.items()))} texts, expected {dict(sorted(self.expected.items()))}"
+            raise ValueError(f"{self.origin}: {' and '.join(map(str, paths))} {held}; replace or remove them")
+
+
+def _body(post: bytes, left_out: Counter[str]) -> str:
+    """The header ends at the first empty line. It names the group ("Newsgroups:"), so a model that sees it has nothing
+    to learn; that is what scikit-learn calls removing headers. Signatures and quotations are kept.
+    """
+    left_out["carriage returns at ends of lines"] += post.count(b"\r\n")
+    _, _, body = post.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
+    text = body.strip(SPACES)
+    left_out["white space around a post"] += text != body
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledDocuments(Documents):
+    """Documents with their official test split; validation is a tenth of the training split.
+
+    ``pattern`` has the groups ``split`` and ``label`` too.
+    """
+
+    classes: Mapping[str, str] | Sequence[str]
+    """what labels are called"""
+    shortest: int = 0
+    """words of a text in validation and test"""
+
+    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
+        """Raises ValueError if an archive cannot be had, or is not as it should be."""
+        import pandas as pd
+
+        paths, source = self.get(data_dir)
+        rows: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
+        names, left_out = names_of(self.classes), Counter[str]()
+        for match, text in self.documents(paths, left_out):
+            rows[match["split"]].append((text, names.get(match["label"], match["label"])))
+        labelled, test = (pd.DataFrame(found, columns=["text", "label"], dtype=str) for found in rows.values())
+        training, *others = *cut(labelled, ["text"], (0.9, 0.1)), mixed(test)
+        judged = [table[[len(text.split()) >= self.shortest for text in table["text"]]] for table in others]
+        return examples_of(self.name, [training, *judged], source, self.note + told(left_out), tuple(names.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class JoinedDocuments(Documents):
     """Documents as one text, split 90/5/5 by bytes.
 
@@ -115,18 +185,15 @@ class JoinedDocuments(Documents):
 
     def load(self, data_dir: Path | None, _: Path | None = None) -> Corpus:
         paths, source = self.get(data_dir)
-        texts, left_out = self.mixed(paths)
-        lengths = [len(text) + len(BETWEEN) for text in texts]
-        note = self.note + told([left_out])
-        return corpus_of_text(
-            self.name, BETWEEN.join(texts), source, note, documents=lambda: begin_after(accumulate(lengths))
-        )
-
-    def mixed(self, paths: list[Path]) -> tuple[list[bytes], Counter[str]]:
         left_out = Counter[str]()
+        texts = self.mixed(paths, left_out)
+        ends = [*accumulate(len(text) + len(BETWEEN) for text in texts)]
+        note = self.note + told(left_out)
+        return corpus_of_text(self.name, BETWEEN.join(texts), source, note, documents=lambda: begin_after(ends))
+
+    def mixed(self, paths: list[Path], left_out: Counter[str]) -> list[bytes]:
         texts = {match[0]: text.encode() for match, text in self.documents(paths, left_out)}
-        order = sorted(texts, key=lambda name: hashlib.sha256(name.encode()).digest())
-        return [texts[name] for name in order], left_out
+        return [texts[name] for name in sorted(texts, key=lambda name: hashlib.sha256(name.encode()).digest())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +212,9 @@ class KeptDocuments(JoinedDocuments):
         try:
             if kept.is_file() and kept.stat().st_size and checksum.is_file():
                 corpus = self._corpus(kept, source)
-                if corpus.sha256.encode() == checksum.read_bytes():
+                if corpus.sha256 == checksum.read_text("latin-1"):
                     return corpus
-            content = BETWEEN.join(self.mixed(paths)[0])
+            content = BETWEEN.join(self.mixed(paths, Counter()))
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(kept, content)
             write_atomically(checksum, hashlib.sha256(content).hexdigest())
@@ -161,11 +228,10 @@ class KeptDocuments(JoinedDocuments):
         def documents() -> npt.NDArray[np.int64]:
             newline = content == BETWEEN[0]
             begins = begin_after([*np.flatnonzero(newline[:-1] & newline[1:]) + len(BETWEEN), len(content)])
-            if len(begins) != sum(self.expected.values()):
-                raise ValueError(
-                    f"{self.origin}: blank lines make {len(begins)} documents of {sum(self.expected.values())}, so "
-                    "some document has its own; give --packing none"
-                )
+            expected = sum(self.expected.values())
+            if len(begins) != expected:
+                what = f"blank lines make {len(begins)} documents of {expected}, so some document has its own"
+                raise ValueError(f"{self.origin}: {what}; give --packing none")
             return begins
 
         return corpus_of_text(self.name, content, source, self.note, documents=documents)

@@ -57,8 +57,8 @@ def _measured(target: Record, found: dict[str, list[Record]]) -> float | None:
 
 def _judged(target: Record, measured: float | None) -> Record:
     bounds: dict[str, Any] = {name: target[name] for name in ("least", "stretch", "most") if name in target}
-    verdict = NOT_MEASURED
+    verdict, reaches = NOT_MEASURED, None
     if measured is not None:
         verdict = REACHED if bounds.get("least", measured) <= measured <= bounds.get("most", measured) else MISSED
-    reaches = None if measured is None or "stretch" not in bounds else measured >= bounds["stretch"]
+        reaches = measured >= bounds["stretch"] if "stretch" in bounds else None
     return {"target": target["what"], **bounds, "measured": measured, "verdict": verdict, "stretch reached": reaches}

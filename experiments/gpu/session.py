@@ -11,15 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.gpu.results import sections, targets
 from experiments.gpu.step import append, read
 from experiments.records.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
-RECORDS, ARCHIVE, LOG, SUMMARY = "records.jsonl", "runs.tar.gz", "log.txt", "gpu.json"
+RECORDS, ARCHIVE, LOGS, SUMMARY = "records.jsonl", "runs.tar.gz", "logs", "gpu.json"
 KEPT = ".json", ".jsonl", ".csv"
 """files of runs that are archived: their records, not their weights"""
 DONE, FAILED, STOPPED, LEFT_OUT = "done", "failed", "stopped at its limit", "left out"
@@ -52,7 +51,8 @@ class Session:
         self.results, self.seconds = results, seconds
         self.begun = time.monotonic()
         self.ends = self.begun + seconds - ENDING
-        self.records = results / RECORDS
+        self.records, self.logs = results / RECORDS, results / LOGS
+        self.logs.mkdir(exist_ok=True)
         self.runs = Path(tempfile.mkdtemp(prefix="gpu-")) / "runs"
         self.about: dict[str, Any] = {}
         self.outcomes: list[dict[str, Any]] = []
@@ -102,18 +102,12 @@ class Running:
     def start(self) -> None:
         self.known = len(self.written())
         seconds = max(1, int(self.ends - time.monotonic() - BEGINNING))
-        self.process = subprocess.Popen(
-            [word.format(ends=self.ends, seconds=seconds) for word in self.planned.command],
-            cwd=ROOT, env=os.environ | dict(self.planned.environment), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
-        self.logging = Thread(target=self.log, args=(self.process.stdout,), daemon=True)
-        self.logging.start()
-
-    def log(self, lines: IO[str]) -> None:
-        with (self.session.results / LOG).open("a", buffering=1) as file, lines:
-            for line in lines:
-                file.write(f"{self.planned.name}: {line}")
+        with (self.session.logs / f"{self.planned.name}.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                [word.format(ends=self.ends, seconds=seconds) for word in self.planned.command],
+                cwd=ROOT, env=os.environ | dict(self.planned.environment), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
     def written(self) -> list[dict[str, Any]]:
         return [record for record in read(self.session.records) if record["step"] == self.planned.name]
@@ -141,7 +135,6 @@ class Running:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         status = self.process.wait()
-        self.logging.join()
         outcome = STOPPED if is_late else FAILED if status else DONE
         seconds = round(time.monotonic() - self.begun, 1)
         return {"step": self.planned.name, "outcome": outcome, "status": status, "seconds": seconds}

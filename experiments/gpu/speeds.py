@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.gpu.step import Step
-from experiments.gpu.timing import medians, ratios, time_in_turn, warm_up
+from experiments.gpu.timing import compare, time_in_turn, warm_up
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, kernels, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
@@ -55,36 +56,40 @@ class Case(NamedTuple):
         return self._asdict()
 
 
-def at(length: int, **others: Any) -> Iterator[Case]:
+Measured = tuple[Case, tuple[str, ...]]
+"""a case, and what is measured in it"""
+
+
+def both_ways(length: int, names: tuple[str, ...], **others: Any) -> list[Measured]:
     """Both directions at a length, at equal numbers of tokens as far as they go."""
-    for direction in (FORWARD, BACKWARD):
-        yield Case("attention", max(1, TOKENS // length), length, direction=direction, **others)
+    case = Case("attention", max(1, TOKENS // length), length, **others)
+    return [(case._replace(direction=direction), names) for direction in (FORWARD, BACKWARD)]
 
 
-def cases() -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """All but those of other libraries for linear attention, and what is measured in each."""
-    softmax = SOFTMAX, CUDNN, FLASH
+def cases() -> Iterator[Measured]:
+    """All but those of other libraries for linear attention."""
+    ours, every = (OURS, SOFTMAX), (OURS, SOFTMAX, CUDNN, FLASH)
     yield Case("limits"), ()
     for length in (1024, 8192, 131072, 2048):
-        yield from ((case, (OURS, *softmax, CHUNKED)) for case in at(length))
+        yield from both_ways(length, (*every, CHUNKED))
     for map in (ELU, FAVOR):
         yield Case("errors", 2, 1024, map, direction=BACKWARD), (OURS, CHUNKED)
-    yield from ((case, (OURS, SOFTMAX)) for case in at(2048, map=FAVOR))
-    yield from ((Case("decoding", batch, CONTEXT), (OURS, SOFTMAX)) for batch in (64, 1))
-    yield from ((case, (OURS, SOFTMAX)) for case in at(1024, decay=True))
+    yield from both_ways(2048, ours, map=FAVOR)
+    yield from ((Case("decoding", batch, CONTEXT), ours) for batch in (64, 1))
+    yield from both_ways(1024, ours, decay=True)
     for length, width in ((1024, 128), (8192, 128), (512, 64), (4096, 64), (32768, 64), (2048, 128), (131072, 128)):
-        yield from ((case, (OURS, *softmax)) for case in at(length, width=width))
+        yield from both_ways(length, every, width=width)
     for length in (16384, 65536):
-        yield from ((case, (OURS, *softmax)) for case in at(length))
+        yield from both_ways(length, every)
     for length in (1024, 8192):
-        yield from ((case, (OURS, SOFTMAX)) for case in at(length, map=FAVOR))
-    yield from ((case, (OURS, SOFTMAX)) for case in at(8192, decay=True))
+        yield from both_ways(length, ours, map=FAVOR)
+    yield from both_ways(8192, ours, decay=True)
 
 
-def cases_of_peers() -> Iterator[tuple[Case, tuple[str, ...]]]:
+def cases_of_peers() -> Iterator[Measured]:
     """Those, whose kernels take long to compile."""
     for length in (1024, 8192):
-        yield from ((case, (OURS, FLA, FLA_EXACT, FLA_FUSED, SOFTMAX)) for case in at(length))
+        yield from both_ways(length, (OURS, FLA, FLA_EXACT, FLA_FUSED, SOFTMAX))
     yield Case("errors", 2, 1024, direction=BACKWARD), (OURS, FLA_EXACT)
     for direction in (FORWARD, BACKWARD):  # fewer tokens: it keeps a state for each
         yield Case("attention", 4, 1024, FAVOR, direction=direction), (OURS, PERFORMER, SOFTMAX)
@@ -226,18 +231,7 @@ def attention(step: Step, case: Case, names: tuple[str, ...]) -> None:
         return warm_up(calls[name], step.device)
 
     memory = {name: step.attempt(case.key, name, partial(build, name)) for name in names}
-    calls = {name: call for name, call in calls.items() if not step.has_failed(case.key, name)}
-    in_turn(step, case.key, calls, OURS, memory=memory, work=work(case))
-
-
-def in_turn(step: Step, case: dict[str, Any], calls: dict[str, Any], ours: str, **others: Any) -> None:
-    """Times calls that are warm, and puts down milliseconds, and how many times as fast as each other ours is."""
-    if step.only_compiles or not calls:
-        return
-    times = step.attempt(case, "all in turn", partial(time_in_turn, calls, step.device))
-    if times is not None:
-        rounds = len(next(iter(times.values())))
-        step.write(case=case, ms=medians(times), rounds=rounds, speedup=ratios(times, ours), **others)
+    compare(step, case.key, calls, OURS, memory=memory, work=work(case))
 
 
 def work(case: Case) -> dict[str, float]:
@@ -309,8 +303,8 @@ def decoding(step: Step, case: Case, names: tuple[str, ...]) -> None:
         return warm_up(partial(token, name), step.device)
 
     memory = {name: step.attempt(case.key, name, partial(build, name)) for name in names}
-    calls = {name: partial(token, name) for name in names if not step.has_failed(case.key, name)}
-    in_turn(step, case.key, calls, OURS, memory=memory, kernels=kernels())
+    calls = {name: partial(token, name) for name in names}
+    compare(step, case.key, calls, OURS, memory=memory, kernels=kernels())
 
 
 def limits(step: Step, case: Case, names: tuple[str, ...]) -> None:
@@ -322,7 +316,7 @@ def limits(step: Step, case: Case, names: tuple[str, ...]) -> None:
     calls = {COPY: lambda: into.copy_(large), MATMUL: lambda: a @ b}
     for call in calls.values():
         warm_up(call, step.device)
-    ms = medians(time_in_turn(calls, step.device))
+    ms = {name: median(values) for name, values in time_in_turn(calls, step.device).items()}
     amounts = {COPY: 2 * large.nbytes, MATMUL: 2 * size**3}
     step.write(case=case.key, ms=ms, limits={name: amounts[name] / ms[name] * 1e3 for name in ms}, kernels=kernels())
 
@@ -334,7 +328,7 @@ STEPS = {"speeds": cases, "peers": cases_of_peers, "compile-speeds": cases, "com
 def main(step: Step) -> None:
     """Each case that has no result yet, until the time is over; in a rehearsal one of each kind."""
     torch.manual_seed(0)
-    chosen: dict[Case, tuple[Case, tuple[str, ...]]] = {}
+    chosen: dict[Case, Measured] = {}
     for case, names in STEPS[step.name]():
         chosen.setdefault(case._replace(batch=0, length=0) if step.rehearses else case, (case, names))
     for case, names in chosen.values():

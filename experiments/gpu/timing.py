@@ -1,10 +1,12 @@
 """How calls are timed on a GPU: in turn, round by round, as the speed study does; on a CPU once, for a rehearsal."""
 
-import statistics
 from collections.abc import Mapping
+from statistics import median
+from typing import Any
 
 import torch
 
+from experiments.gpu.step import Step
 from experiments.studies.speed import benchmark
 from experiments.studies.speed.benchmark import Call
 
@@ -41,14 +43,20 @@ def time_in_turn(calls: Mapping[str, Call], device: torch.device) -> dict[str, l
     return {name: [1e3 * value for value in values] for name, values in seconds.items()}
 
 
-def medians(times: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def ratios(times: Mapping[str, list[float]], ours: str) -> dict[str, float]:
-    """How many times as fast ``ours`` is as each other: the median over rounds of what is compared within each."""
-    return {
-        name: statistics.median(other / own for other, own in zip(values, times[ours], strict=True))
+def compare(step: Step, case: dict[str, Any], calls: Mapping[str, Call], ours: str, **others: Any) -> None:
+    """Times calls that are warm, and puts down milliseconds, and how many times as fast as each other ours is: the
+    median over rounds of what is compared within each.
+    """
+    calls = {name: call for name, call in calls.items() if not step.has_failed(case, name)}
+    if step.only_compiles or not calls:
+        return
+    times = step.attempt(case, "all in turn", lambda: time_in_turn(calls, step.device))
+    if times is None:
+        return
+    ms = {name: median(values) for name, values in times.items()}
+    speedup = {
+        name: median(other / own for other, own in zip(values, times[ours], strict=True))
         for name, values in times.items()
         if ours in times and name != ours
     }
+    step.write(case=case, ms=ms, rounds=len(next(iter(times.values()))), speedup=speedup, **others)

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from experiments.data.corpus import corpus_of_text
-from experiments.gpu.speeds import in_turn
 from experiments.gpu.step import COMPILED_TOGETHER, Step
-from experiments.gpu.timing import warm_up
+from experiments.gpu.timing import compare, warm_up
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
 from experiments.train.models import Shape, build_model
@@ -61,8 +60,7 @@ def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, 
     for name in variants:
         step.attempt(case, f"{name}, not compiled", partial(build, name, is_compiled=False))
     memory = {name: step.attempt(case, name, partial(build, name, is_compiled=True)) for name in variants}
-    calls = {name: call for name, call in calls.items() if not step.has_failed(case, name)}
-    in_turn(step, case, calls, OURS, memory=memory, tokens=config.tokens_per_step, kernels=kernels())
+    compare(step, case, calls, OURS, memory=memory, tokens=config.tokens_per_step, kernels=kernels())
 
 
 if __name__ == "__main__":

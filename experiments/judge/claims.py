@@ -11,12 +11,12 @@ from functools import cache
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from experiments.judge import samples
-from experiments.judge.samples import LARGEST, ReadSample, Sample
+from experiments.judge.samples import ReadSample, Sample
 from experiments.records.schema import Comparison
 from experiments.study import Study, fill, read_toml, resolve
 
@@ -28,7 +28,6 @@ SEEN = "none found; our own question, asked after the first results were seen"
 """what was published on a question that somebody asked after a look at the results; a family of its own"""
 
 Kind = Literal["measured", "count", "exact"]
-KINDS = get_args(Kind)
 SIGNS = ((0, inf), (-inf, 0))
 
 
@@ -72,14 +71,11 @@ class Claim:
 
     def __post_init__(self) -> None:
         low, high = self.region
-        coarsest = LARGEST if self.kind == "measured" else 0
         for name, fits, wanted in (
             ("region", low < high and (low, high) != (-inf, inf), "(low, high) with low < high, one of them finite"),
-            ("margin", 0 < self.margin < min((high - low) / 2, inf), "more than 0 and less than half of the region"),
-            ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
             ("region", self.kind != "count" or self.region in SIGNS, "(0, inf) or (-inf, 0) for a count"),
-            ("resolution", 0 <= self.resolution <= coarsest, "0 or more, and 0 if not measured"),
-            ("limits", self.limits[0] < self.limits[1], "(least, most) with least < most"),
+            ("margin", 0 < self.margin < min((high - low) / 2, inf), "more than 0 and less than half of the region"),
+            ("resolution", 0 <= self.resolution < inf, "0 or more"),
         ):
             if not fits:
                 raise ValueError(f"{self.key}: {name} is {getattr(self, name)!r}; give {wanted}")
@@ -98,13 +94,6 @@ class Claim:
     def is_published(self) -> bool:
         """Whether somebody has said it: ``published`` does not begin with "none found"."""
         return not self.published.startswith("none found")
-
-    @property
-    def near(self) -> str:
-        """What was found near a claim that nobody has published, in parentheses; empty if nothing was."""
-        rest = self.published.removeprefix("none found")
-        found = rest.lstrip(";: ") if rest[:1] in (";", ":") else self.published if rest else ""
-        return found and f"({found})"
 
     @property
     def criterion(self) -> str:

@@ -1,11 +1,12 @@
 """How far the runs of a comparison are, from their files alone: the same for a run of this machine or of another."""
 
-import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from experiments.records.record import planned_runs, read_comparison, run_directory, run_rows, run_status
@@ -26,14 +27,14 @@ class RunProgress:
     """as in status.json, or "damaged" """
     reason: str | None = None
     step: int = 0
-    loss: float = math.nan
+    loss: float = nan
     """of the newest training row"""
-    metric: float = math.nan
+    metric: float = nan
     """the primary metric of the newest validation row"""
-    tokens_per_second: float = math.nan
-    seconds_per_step: float = math.nan
+    tokens_per_second: float = nan
+    seconds_per_step: float = nan
     """with evaluations, since it was last started"""
-    seconds_left: float = math.nan
+    seconds_left: float = nan
     silent: float = 0.0
     """seconds that a running run has written nothing for, if that is too long"""
 
@@ -65,11 +66,11 @@ class Progress:
         """Of all runs, as many at a time as now; not a number if that cannot be told."""
         running = [run for run in self.runs if run.state == "running" and run.seconds_per_step > 0]
         if not running:
-            return math.nan
-        each = sum(run.seconds_per_step for run in running) / len(running)
+            return nan
         steps = int(self.comparison.config["steps"])
         left = sum(steps - run.step for run in self.runs if run.state in ("running", "queued"))
-        return max(each * left / len(running), *(run.seconds_left for run in running), 0.0)
+        share = fmean(run.seconds_per_step for run in running) * left / len(running)
+        return max(share, *(run.seconds_left for run in running), 0.0)
 
 
 class Follower:
@@ -94,52 +95,49 @@ class Follower:
 
     def _progress(self, root: Path, now: float) -> Progress:
         comparison = self._once(root / "comparison.json", lambda: read_comparison(root))
-        runs, curves = [], defaultdict[str, dict[int, list[float]]](lambda: defaultdict(list))
+        runs, values = [], defaultdict[str, dict[int, list[float]]](lambda: defaultdict(list))
         for variant, seed in planned_runs(root, comparison):
             run, validation = self._run(root, comparison, variant, seed, now)
             runs.append(run)
             for step, value in validation.items():
-                curves[variant][step].append(value)
-        means = {
-            variant: ([*steps], [sum(values) / len(values) for values in steps.values()])
-            for variant, steps in ((variant, dict(sorted(found.items()))) for variant, found in curves.items())
+                values[variant][step].append(value)
+        curves = {
+            variant: (sorted(by_step), [fmean(by_step[step]) for step in sorted(by_step)])
+            for variant, by_step in values.items()
         }
-        return Progress(root, comparison, runs, means)
+        return Progress(root, comparison, runs, curves)
 
     def _run(
         self, root: Path, comparison: Comparison, variant: str, seed: int, now: float
     ) -> tuple[RunProgress, dict[int, float]]:
         """A run, and its primary metric on the validation split by step."""
-        directory = run_directory(root, variant, seed)
-        path = directory / "metrics.jsonl"
+        directory, config = run_directory(root, variant, seed), comparison.config
+        paths = directory / "status.json", directory / "metrics.jsonl"
         try:
-            status = self._once(directory / "status.json", lambda: run_status(root, variant, seed))
-            rows: list[MetricsRow] = self._once(path, lambda: run_rows(root, variant, seed))
+            status = self._once(paths[0], lambda: run_status(root, variant, seed))
+            rows: list[MetricsRow] = self._once(paths[1], lambda: run_rows(root, variant, seed))
         except ValueError as error:
             return RunProgress(variant, seed, "damaged", str(error)), {}
         train = [row for row in rows if row.split == "train"]
-        metric = comparison.objective.metric
-        validation = {
-            row.step: row.metrics[metric] for row in rows if row.split == "validation" and metric in row.metrics
-        }
+        judged = [row for row in rows if row.split == "validation" and comparison.objective.metric in row.metrics]
+        validation = {row.step: row.metrics[comparison.objective.metric] for row in judged}
         last = train[-1].metrics if train else {}
-        each, steps = _seconds_per_step(train), int(comparison.config["steps"])
-        written = max((stat[0] for stat in (_stat(path), _stat(directory / "status.json")) if stat), default=now)
+        each, steps, is_running = _seconds_per_step(train), int(config["steps"]), status.state == "running"
         step = steps if status.state == "done" else train[-1].step if train else 0
-        interval = each * max(comparison.config["log_every"], comparison.config["evaluate_every"])
-        quiet = now - written
+        quiet = now - max((stat[0] for stat in map(_stat, paths) if stat), default=now)
+        longest = max(FEW, LONGEST_INTERVALS * each * max(config["log_every"], config["evaluate_every"]))
         return RunProgress(
             variant,
             seed,
             status.state,
             status.reason,
             step,
-            last.get("loss", math.nan),
-            next(reversed(validation.values()), math.nan),
-            last.get("tokens_per_second", math.nan),
+            last.get("loss", nan),
+            next(reversed(validation.values()), nan),
+            last.get("tokens_per_second", nan),
             each,
-            max(0.0, each * (steps - step) - quiet) if status.state == "running" else math.nan,
-            quiet if status.state == "running" and quiet > max(FEW, LONGEST_INTERVALS * interval) else 0.0,
+            max(0.0, each * (steps - step) - quiet) if is_running else nan,
+            quiet if is_running and quiet > longest else 0.0,
         ), validation
 
     def _once(self, path: Path, read: Callable[[], T]) -> T:
@@ -159,12 +157,12 @@ def _stat(path: Path) -> tuple[float, int, int] | None:
     return stat.st_mtime, stat.st_size, stat.st_ino
 
 
-def _seconds_per_step(train: Iterable[MetricsRow]) -> float:
+def _seconds_per_step(train: list[MetricsRow]) -> float:
     """The mean since the run was last started, when its clock began anew; not a number before two rows."""
     since: list[tuple[int, float]] = []
     for row in train:
-        seconds = row.metrics.get("seconds", math.nan)
+        seconds = row.metrics.get("seconds", nan)
         if since and not seconds > since[-1][1]:
             since = []
         since.append((row.step, seconds))
-    return (since[-1][1] - since[0][1]) / (since[-1][0] - since[0][0]) if len(since) > 1 else math.nan
+    return (since[-1][1] - since[0][1]) / (since[-1][0] - since[0][0]) if len(since) > 1 else nan

@@ -20,23 +20,15 @@ class Reference(NamedTuple):
     """the families whose claims are judged on another reference"""
 
 
-def _read(path: Path) -> dict[str, Reference]:
-    listed: dict[str, dict[str, Any]] = read_toml(path)
-    settings, found = listed.pop("settings"), {}
-    for name, fields in listed.items():
-        variants = ",".join(
-            f"{kernel}-{position}{size}"
-            for group, size in (("variants", ""), ("narrow_variants", "@dim=32"))
-            for kernel, positions in fields.get(group, {}).items()
-            for position in positions
-        )
-        options = f"{fill(fields.get('options', ''), settings)} {variants and f'--variants {variants}'}"
-        judged = {key: fields[key] for key in ("claims", "elsewhere") if key in fields}
-        found[name] = Reference(fields["study"], options.strip(), **judged)
-    return found
+def _reference(fields: dict[str, Any], settings: dict[str, str]) -> Reference:
+    variants = fields.pop("variants", None)
+    options = [fill(fields.pop("options", ""), settings), f"--variants {','.join(variants)}" if variants else ""]
+    return Reference(options=" ".join(filter(None, options)), **fields)
 
 
-REFERENCES = _read(Path(__file__).with_suffix(".toml"))
+_ROWS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
+_SETTINGS = _ROWS.pop("settings")
+REFERENCES = {name: _reference(fields, _SETTINGS) for name, fields in _ROWS.items()}
 
 
 def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Claim]:
@@ -47,20 +39,17 @@ def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Clai
     reference = REFERENCES.get(name, Reference(study))
     if reference.study != study:
         return list(claims)
-    judged = reference.claims
-    return [
-        claim
-        for claim in claims
-        if (judged is None or claim.key in judged or claim.family in judged) and claim.family not in reference.elsewhere
-    ]
-
-
-def command(name: str) -> str:
-    """The command that makes a reference, into results/runs."""
-    return " ".join([program(), *arguments(name)])
+    judged, elsewhere = reference.claims, reference.elsewhere
+    found = [claim for claim in claims if judged is None or {claim.key, claim.family} & {*judged}]
+    return [claim for claim in found if claim.family not in elsewhere]
 
 
 def arguments(name: str) -> list[str]:
-    """The words of the command behind the program's name; of a study from outside, those of its own name."""
+    """The words of the command that makes a reference; of a study from outside, those of its own name."""
     reference = REFERENCES.get(name, Reference(name))
     return ["run", reference.study, *reference.options.split(), "--out", f"results/runs/{name}"]
+
+
+def command(name: str) -> str:
+    """The same behind the program's name."""
+    return " ".join([program(), *arguments(name)])

@@ -4,13 +4,15 @@ Every function here returns what ``Claim.sample`` is. That gives None if the com
 seeds at which a variant failed or is unfinished.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from experiments.judge.runs import NotRecorded, RunRecord, Runs
+from experiments.judge.curves import NotRecorded, RunRecord
+from experiments.judge.runs import Runs
 from experiments.judge.statistics import Spread, first_at_or_below, pooled_spread
 from experiments.records.schema import Comparison
 
@@ -20,7 +22,7 @@ LARGEST = 1e100
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured for one claim. ValueError: a value is not finite or beyond 1e100, or more came than planned."""
+    """What was measured for one claim. ValueError: a value is not finite or beyond 1e100."""
 
     values: Mapping[int, float]
     """the quantity by seed (or draw, or round): a paired difference, say"""
@@ -45,11 +47,6 @@ class Sample:
         for key, value in self.values.items():
             if not abs(value) <= LARGEST:
                 raise ValueError(f"values[{key}] is {value}; give a finite number up to {LARGEST:g}")
-        if len(self.values) + len(self.lost) > self.planned:
-            raise ValueError(
-                f"planned is {self.planned}, and there are {len(self.values)} values and {len(self.lost)} lost ones; "
-                "give the number of all"
-            )
 
     @property
     def unfinished(self) -> int:
@@ -89,33 +86,32 @@ def by_seed(
         if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
         quantity = read(root, comparison, runs)
-        values: dict[int, float] = {}
-        lost: list[str] = []
-        notes: dict[str, list[int]] = {}
+        found: dict[int, float | Noted | None] = {}
+        lost = []
         for seed in comparison.seeds:
             fates = {variant: runs.fates[variant, seed] for variant in variants}
-            failed = [
-                f"{variant} failed: {reason or 'no reason recorded'}"
-                for variant, (state, reason) in fates.items()
-                if state == "failed"
-            ]
-            try:
-                if failed:
-                    raise Undefined(", ".join(failed))
-                found = quantity(seed) if all(state == "done" for state, _ in fates.values()) else None
-            except NotRecorded:
-                continue
-            except Undefined as error:
-                lost.append(f"seed {seed}: {error}")
-                continue
-            if isinstance(found, Noted):
-                notes.setdefault(found.note, []).append(seed)
-                found = found.value
-            if found is not None:
-                values[seed] = found
-        told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
-        unlearnt = {each: runs.unlearnt[each] for each in variants if each in runs.unlearnt}
-        return Sample(values, len(comparison.seeds), tuple(lost), notes=told, about=variants, unlearnt=unlearnt)
+            failed = {variant: reason for variant, (state, reason) in fates.items() if state == "failed"}
+            if failed:
+                told = (f"{variant} failed: {reason or 'no reason recorded'}" for variant, reason in failed.items())
+                lost.append(f"seed {seed}: {', '.join(told)}")
+            elif all(state == "done" for state, _ in fates.values()):
+                try:
+                    found[seed] = quantity(seed)
+                except NotRecorded:
+                    continue
+                except Undefined as error:
+                    lost.append(f"seed {seed}: {error}")
+        notes = Counter(value.note for value in found.values() if isinstance(value, Noted))
+        values = {seed: each.value if isinstance(each, Noted) else each for seed, each in found.items()}
+        there = {seed: value for seed, value in values.items() if value is not None}
+        return Sample(
+            there,
+            len(comparison.seeds),
+            tuple(lost),
+            notes=tuple(f"{count} of {len(there)} seeds {note}" for note, count in notes.items()),
+            about=variants,
+            unlearnt={each: runs.unlearnt[each] for each in variants if each in runs.unlearnt},
+        )
 
     return sample
 
@@ -123,6 +119,21 @@ def by_seed(
 def paired(variant: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
     """The last value of a metric, variant minus other, by seed."""
     return per_seed((variant, other), lambda mine, theirs: mine.last(metric) - theirs.last(metric))
+
+
+def paired_primary(variant: str, other: str) -> ReadSample:
+    """The comparison's own metric on the test split, variant minus other, by seed."""
+
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float]:
+        metric = f"test_{comparison.objective.metric}"
+        return lambda seed: runs.numbers[variant, seed].last(metric) - runs.numbers[other, seed].last(metric)
+
+    return by_seed((variant, other), read)
+
+
+def paired_average(variant: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The average of a metric over the steps of training (the area under its curve), variant minus other, by seed."""
+    return per_seed((variant, other), lambda mine, theirs: mine.average(metric) - theirs.average(metric))
 
 
 def paired_answers(variant: str, other: str, metric: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
@@ -153,33 +164,24 @@ def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSampl
         found = read(root, comparison, runs)
         if found is None:
             return None
-        values: dict[str, list[float]] = {}
-        failed = []
-        try:
-            for (variant, seed), (state, _) in runs.fates.items():
-                if state == "failed":
-                    failed.append(f"{variant} failed at seed {seed}")
-                elif state == "done":
-                    values.setdefault(variant, []).append(runs.numbers[variant, seed].last(metric))
-                else:
-                    raise NotRecorded(metric)
-        except NotRecorded:
-            return Sample({}, found.planned, notes=("it is judged when all variants have finished", *found.lost))
+        done, failed = [], []
+        for (variant, seed), (state, _) in runs.fates.items():
+            if state == "failed":
+                failed.append(f"{variant} failed at seed {seed}")
+            elif state == "done" and runs.numbers[variant, seed].has(metric):
+                done.append((variant, runs.numbers[variant, seed].last(metric)))
+            else:
+                return Sample({}, found.planned, notes=("it is judged when all variants have finished", *found.lost))
         if failed:
             return replace(found, unjudged=f"the spread of all variants is not known, as {' and '.join(failed)}")
-        std, degrees = pooled_spread(values.values())
+        groups = ([value for name, value in done if name == variant.name] for variant in comparison.variants)
+        std, degrees = pooled_spread(groups)
         if not degrees:
             return found
-        pooled = Spread(factor * std, degrees)
-        note = f"judged by the spread of all variants, too: {pooled.std:.3f}, {pooled.degrees} degrees of freedom"
-        return replace(found, pooled=pooled, notes=(*found.notes, note))
+        note = f"judged by the spread of all variants, too: {factor * std:.3f}, {degrees} degrees of freedom"
+        return replace(found, pooled=Spread(factor * std, degrees), notes=(*found.notes, note))
 
     return sample
-
-
-def paired_average(variant: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
-    """The average of a metric over the steps of training (the area under its curve), variant minus other, by seed."""
-    return per_seed((variant, other), lambda mine, theirs: mine.average(metric) - theirs.average(metric))
 
 
 def steps_saved(variant: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
@@ -224,13 +226,3 @@ def evaluations_apart(comparison: Comparison) -> float:
 def one_text(comparison: Comparison) -> float:
     """What an accuracy on the test split resolves: the share of one text; F1 and correlations are about as coarse."""
     return 1 / comparison.evaluated_windows["test"]
-
-
-def paired_primary(variant: str, other: str) -> ReadSample:
-    """The comparison's own metric on the test split, variant minus other, by seed."""
-
-    def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float]:
-        metric = f"test_{comparison.objective.metric}"
-        return lambda seed: runs.numbers[variant, seed].last(metric) - runs.numbers[other, seed].last(metric)
-
-    return by_seed((variant, other), read)

@@ -16,17 +16,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.judge.curves import read_curves
+from experiments.judge.curves import by_run, read_curves
 from experiments.records.record import packed_speeds, planned_runs, run_status
 from experiments.records.schema import NEXT_BYTE, Comparison, VariantRecord
 
 SMALLEST_SAMPLE = 3
 LOSS = NEXT_BYTE.metric
-UNITS = {
-    "steps_to_baseline": "steps",
-    "tokens_to_baseline": "tokens",
-    "tokens_per_second": "tokens per second",
-}
+UNITS = {"steps_to_baseline": "steps", "tokens_to_baseline": "tokens", "tokens_per_second": "tokens per second"}
 """of the metrics that every comparison has besides the compared ones and the exact ones"""
 EXACT = ("parameters", "position_parameters")
 SUMMARY_COLUMNS = [
@@ -123,9 +119,8 @@ def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.D
 def finished_values(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """``run_values`` of the runs that are done."""
     states = run_states(root, comparison, curves)
-    done = states[states["state"] == "done"]
-    finished = set(zip(done["variant"], done["seed"], strict=True))
-    return run_values(curves, comparison, finished, packed_speeds(root, comparison))
+    done = states.loc[states["state"] == "done", ["variant", "seed"]]
+    return run_values(curves, comparison, set(done.itertuples(index=False, name=None)), packed_speeds(root, comparison))
 
 
 def run_values(
@@ -141,65 +136,51 @@ def run_values(
     ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
     seed; the value is NaN where the run never reached the baseline's final validation figure.
     """
-    by_run = curves.set_index(["variant", "seed"])
-    curves = by_run[by_run.index.isin(finished)].reset_index().sort_values("step", kind="stable")
-    units = compared(comparison, curves)
-    # Of many layers' statistics, say, there is nothing to summarise.
-    wanted = curves[curves["metric"].isin([*units, "tokens_per_second"])]
-    grouped: Any = wanted.groupby(["split", "metric", "variant", "seed"])
-    recorded = {place: rows.set_index("step")["value"] for place, rows in grouped}
+    curves = curves[pd.MultiIndex.from_frame(curves[["variant", "seed"]]).isin(finished)]
+    units, primary, records = compared(comparison, curves), comparison.objective, by_run(curves)
     # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
-    main = next(iter(units))
-    sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
+    main, is_lower = next(iter(units)), primary.better == "lower"
+    sign = 1 if main == LOSS or is_lower else -1
 
-    def by_seed(split: str, metric: str, variant: str) -> "dict[int, pd.Series[float]]":
-        places = {seed: (split, metric, variant, seed) for seed in comparison.seeds}
-        return {seed: recorded[place] for seed, place in places.items() if place in recorded}
+    def by_seed(variant: str, metric: str) -> "dict[int, pd.Series[float]]":
+        found = {seed: records[variant, seed] for seed in comparison.seeds if (variant, seed) in records}
+        return {seed: record.curve(metric) for seed, record in found.items() if record.has(metric)}
 
-    def ends(split: str, metric: str, variant: str) -> dict[int, float]:
-        return {seed: curve.iloc[-1] for seed, curve in by_seed(split, metric, variant).items()}
+    def ends(variant: str, metric: str) -> dict[int, float]:
+        return {seed: float(curve.iloc[-1]) for seed, curve in by_seed(variant, metric).items()}
 
-    def validated(metric: str, variant: str) -> dict[int, float]:
+    def validated(variant: str, metric: str) -> dict[int, float]:
         """On the validation split, of the weights that are tested."""
-        curves = by_seed("validation", metric, variant)
         if comparison.config.get("tested") != "best":
-            return {seed: curve.iloc[-1] for seed, curve in curves.items()}
-        judged = by_seed("validation", comparison.objective.metric, variant)
-        is_lower = comparison.objective.better == "lower"
-        tested: dict[int, Any] = {
-            seed: (later.idxmin() if is_lower else later.idxmax())
-            for seed, curve in judged.items()
-            if len(later := curve[curve.index > 0])
-        }
-        return {seed: curve[tested[seed]] for seed, curve in curves.items() if tested.get(seed) in curve.index}
+            return ends(variant, f"validation_{metric}")
+        judged = by_seed(variant, f"validation_{primary.metric}")
+        later = {seed: curve[curve.index > 0] for seed, curve in judged.items() if curve.index[-1] > 0}
+        tested: dict[int, Any] = {seed: rest.idxmin() if is_lower else rest.idxmax() for seed, rest in later.items()}
+        shown = by_seed(variant, f"validation_{metric}")
+        return {seed: curve[tested[seed]] for seed, curve in shown.items() if tested.get(seed) in curve.index}
 
     rows: list[tuple[str, str, int, float]] = []
     for variant in comparison.variants:
         name = variant.name
         values: dict[str, dict[int, float]] = {}
         for metric in units:
-            values[f"test_{metric}"] = mine = ends("test", metric, name)
-            values[f"validation_{metric}"] = validated(metric, name)
+            values[f"test_{metric}"] = mine = ends(name, f"test_{metric}")
+            values[f"validation_{metric}"] = validated(name, metric)
             for contrast, other in contrasts(variant, comparison, metric):
-                theirs = ends("test", metric, other)
+                theirs = ends(other, f"test_{metric}")
                 values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
-        targets = validated(main, comparison.baseline_of(variant))
+        targets = validated(comparison.baseline_of(variant), main)
         values["steps_to_baseline"] = steps = {
             seed: first_at_or_below(sign * curve, sign * targets[seed])
-            for seed, curve in by_seed("validation", main, name).items()
+            for seed, curve in by_seed(name, f"validation_{main}").items()
             if seed in targets
         }
         per_step = int(comparison.config["batch_size"]) * comparison.context_of(variant)
         values["tokens_to_baseline"] = {seed: step * per_step for seed, step in steps.items()}
-        rates = by_seed("train", "tokens_per_second", name)
-        values["tokens_per_second"] = {
-            seed: speeds.get((name, seed), float(curve.median())) for seed, curve in rates.items()
-        }
-        rows += [
-            (name, metric, seed, float(value))
-            for metric, of_seed in values.items()
-            for seed, value in sorted(of_seed.items())
-        ]
+        rates = by_seed(name, "train_tokens_per_second")
+        values["tokens_per_second"] = {seed: speeds.get((name, seed), rate.median()) for seed, rate in rates.items()}
+        for metric, of_seed in values.items():
+            rows += [(name, metric, seed, float(value)) for seed, value in sorted(of_seed.items())]
     return pd.DataFrame.from_records(rows, columns=["variant", "metric", "seed", "value"])
 
 
@@ -222,14 +203,13 @@ def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> li
         fixed = "@learning_rate=" in variant.name
         return {name: value for name, value in variant.settings.items() if fixed or name != "learning_rate"}
 
-    others = {other.name: other for other in comparison.variants if other.name != variant.name}
-    found = []
-    if (baseline := comparison.baseline_of(variant)) in others:
-        found.append((f"test_{metric}_minus_baseline", baseline))
+    others = [other for other in comparison.variants if other.name != variant.name]
+    baseline = comparison.baseline_of(variant)
+    found = [(f"test_{metric}_minus_baseline", baseline)] if baseline in (other.name for other in others) else []
     if variant.position == "rope-after":
         found += [
-            (f"test_{metric}_minus_rope_before", name)
-            for name, other in others.items()
+            (f"test_{metric}_minus_rope_before", other.name)
+            for other in others
             if (other.kernel, other.position) == (variant.kernel, "rope-before")
             and settings(other) == settings(variant)
         ]
@@ -243,12 +223,11 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
     ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the variant's other runs. ``reached`` is
     set for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given
     only when all did, because the mean of those that happened to would flatter the variant. ``beats`` is set for test
-    metrics with floors: see ``beaten``.
+    metrics with floors: the best one on equal ground that a mean is clearly better than, by its interval if it has one;
+    "nothing" if it is better than none, and empty where no run is finished.
     """
     curves = read_curves(root, comparison) if curves is None else curves
-    states = run_states(root, comparison, curves)
-    values = finished_values(root, comparison, curves)
-    metrics = compared(comparison, curves)
+    states, values = run_states(root, comparison, curves), finished_values(root, comparison, curves)
     rows = []
     for variant in comparison.variants:
         mine = values[values["variant"] == variant.name]
@@ -257,18 +236,14 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
         failed = int((others["state"] == "failed").sum())
         counts = {"planned": len(runs), "failed": failed, "unfinished": len(others) - failed}
         told = {"variant": variant.name, "reasons": _reasons(others)} | counts
-        units = {
-            name: unit
-            for metric, unit in metrics.items()
-            for name in (
-                *(f"test_{metric}", f"validation_{metric}"),
-                *(contrast for contrast, _ in contrasts(variant, comparison, metric)),
-            )
-        }
+        units: dict[str, str] = {}
+        for metric, unit in compared(comparison, curves).items():
+            names = [name for name, _ in contrasts(variant, comparison, metric)]
+            units |= dict.fromkeys((f"test_{metric}", f"validation_{metric}", *names), unit)
         for metric, unit in (units | UNITS).items():
             row = _row(mine[mine["metric"] == metric], metric)
             if metric.startswith("test_"):
-                row["beats"] = beaten(comparison, metric.removeprefix("test_"), row)
+                row["beats"] = _beaten(comparison, metric.removeprefix("test_"), row)
             rows.append(told | {"metric": metric, "unit": unit} | row)
         for metric in EXACT:
             rows.append(told | {"metric": metric, "unit": "parameters", "n": 1, "mean": getattr(variant, metric)})
@@ -277,11 +252,7 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
     return table.astype({"reached": "Int64"}).fillna({"seeds": "", "beats": ""})
 
 
-def beaten(comparison: Comparison, metric: str, found: Mapping[str, Any]) -> str:
-    """The best floor on equal ground that a mean is clearly better than: by its interval if it has one.
-
-    "nothing" if it is better than none; empty where there are no floors, or no run is finished.
-    """
+def _beaten(comparison: Comparison, metric: str, found: Mapping[str, Any]) -> str:
     if comparison.best_floor(metric) is None or not found["n"]:
         return ""
     ends = [found["low"], found["high"]] if isfinite(found["low"]) else [found["mean"]]
@@ -291,13 +262,11 @@ def beaten(comparison: Comparison, metric: str, found: Mapping[str, Any]) -> str
 
 def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
     """The statistics of one variant's values of one metric, as columns of the summary."""
-    row: dict[str, Any] = {"n": len(sample), "seeds": " ".join(str(seed) for seed in sample["seed"])}
+    row: dict[str, Any] = {"n": len(sample), "seeds": " ".join(map(str, sample["seed"]))}
     reached = sample["value"].dropna()
     if metric.endswith("_to_baseline"):
         row["reached"] = len(reached)
-    if len(reached) == len(sample):
-        row |= asdict(estimate(reached.tolist()))
-    return row
+    return row | (asdict(estimate(reached.tolist())) if len(reached) == len(sample) else {})
 
 
 def _reasons(runs: pd.DataFrame) -> str:

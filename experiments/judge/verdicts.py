@@ -57,11 +57,6 @@ class Row(NamedTuple):
         return self.remark != NOT_PART
 
     @property
-    def source(self) -> str:
-        """Where it was measured: the comparison, its data and its size."""
-        return "; ".join(part for part in (self.reference, self.data, self.size) if part)
-
-    @property
     def measured(self) -> str:
         """Mean, interval (of an exact quantity, the range), number of values and adjusted p; a dash for nothing."""
         found = self.estimate
@@ -91,24 +86,24 @@ def evaluate(
     Raises:
         ValueError: two claims share a key, or a file that a sample is read from is damaged.
     """
-    for key, number in Counter(claim.key for claim in claims).items():
-        if number > 1:
-            raise ValueError(f"CLAIMS has a key twice: {key}")
+    twice = [key for key, number in Counter(claim.key for claim in claims).items() if number > 1]
+    if twice:
+        raise ValueError(f"CLAIMS has a key twice: {twice[0]}")
     samples: list[Sample | None] = [None] * len(claims)
+    data = of_comparison = ""
     if comparison is not None and curves is not None:
         runs = Runs(root, comparison, curves)
         claims = [claim.of(comparison) for claim in claims]
         samples = [claim.sample(root, comparison, runs) for claim in claims]
+        data, of_comparison = ", ".join(each.name for each in comparison.data), size(comparison)
     tests = [_test(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
-    adjusted: dict[int, tuple[float, float]] = {}
+    adjusted: dict[str, tuple[float, float]] = {}
     for family in {claim.family for claim in claims}:
-        members = [index for index, claim in enumerate(claims) if claim.family == family]
-        adjusted |= zip(members, adjust([tests[index][0] for index in members]), strict=True)
-    data = ", ".join(each.name for each in comparison.data) if comparison else ""
-    of_comparison = size(comparison) if comparison else ""
+        members = {claim.key: sides for claim, (sides, _) in zip(claims, tests, strict=True) if claim.family == family}
+        adjusted |= zip(members, adjust([*members.values()]), strict=True)
     rows = []
-    for index, (claim, sample, (sides, why)) in enumerate(zip(claims, samples, tests, strict=True)):
-        verdict, p, remarks = _judge(claim, sample, adjusted[index] if sides else None, why)
+    for claim, sample, (sides, why) in zip(claims, samples, tests, strict=True):
+        verdict, p, remarks = _judge(claim, sample, adjusted[claim.key] if sides else None, why)
         found, unit = estimate_of(claim, sample), sample.unit_of_sample if sample else "seeds"
         where = reference, claim.data or data, claim.size or of_comparison
         rows.append(Row(claim, *where, found, unit, p, verdict, ". ".join(filter(None, remarks)), command))
@@ -119,12 +114,11 @@ def size(comparison: Comparison) -> str:
     """How large a comparison's models and runs are; of one that trains nothing, its preset."""
     if not comparison.variants:
         return f"preset {comparison.preset}"
-    config = comparison.config
+    config, rates = comparison.config, len(comparison.learning_rates)
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
-    rates = comparison.learning_rates
-    tuned = f"each variant's best of {len(rates)} learning rates" if rates else "one learning rate for all variants"
+    tuned = f"each variant's best of {rates} learning rates" if rates else "one learning rate for all variants"
     if comparison.rate_seeds:
-        tuned = f"each variant's best learning rate, searched from {len(rates)}"
+        tuned = f"each variant's best learning rate, searched from {rates}"
     return (
         f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {comparison.read_in(1)}, "
         f"context {comparison.contexts}, {tuned}"
@@ -137,14 +131,16 @@ def estimate_of(claim: Claim, sample: Sample | None) -> Estimate:
     What is exact has the smallest and the largest value for bounds; outcomes, and equal values whose resolution is not
     known, have no interval.
     """
-    values = [] if sample is None else list(sample.values.values())
+    values = [*sample.values.values()] if sample else []
     found = estimate(values, smallest_std=claim.resolution, pooled=sample.pooled if sample else None)
     if claim.kind == "exact" and values:
         return Estimate(found.n, found.mean, min(values), max(values), 0.0)
-    if claim.kind == "count" or (found.has_interval and min(values) == max(values) and not claim.resolution):
+    if not found.has_interval:
+        return found
+    if claim.kind == "count" or (min(values) == max(values) and not claim.resolution):
         return Estimate(found.n, found.mean)
     least, most = claim.limits
-    return replace(found, low=max(found.low, least), high=min(found.high, most)) if found.has_interval else found
+    return replace(found, low=max(found.low, least), high=min(found.high, most))
 
 
 def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | None, str]:
@@ -158,8 +154,6 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
     if len(values) < SMALLEST_SAMPLE:
         return None, f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count":
-        if not set(values) <= {-1, 0, 1}:
-            raise ValueError(f"{claim.key}: values are {values}; those of a count are -1, 0 or 1")
         return (sign_test(values, claim.region), "") if any(values) else (None, _too_few_differed(sample))
     if claim.kind == "exact":
         return certainties(values, claim.region, claim.margin), ""

@@ -1,7 +1,7 @@
 """The claims of all studies, judged on the reference comparisons: for a terminal, as a table, and as a page."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from experiments.console import make_console
 from experiments.errors import why
-from experiments.judge.claims import SEEN, Claim, claims_of
+from experiments.judge.claims import SEEN, claims_of
 from experiments.judge.references import REFERENCES, command, declared_claims
 from experiments.judge.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.records.csv_files import to_csv
@@ -27,39 +27,23 @@ STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), st
 FIRST_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 
 
-class Result(NamedTuple):
-    """The result of one reference comparison."""
-
-    reference: str
-    answer: str
-    """empty: it is not there"""
-    command: str
-    """that makes it"""
-
-
-class Judged(NamedTuple):
-    """A claim with its verdict on each comparison."""
-
-    claim: Claim
-    rows: list[Row]
-
-
 class Section(NamedTuple):
     """A study: what it asked, what came out, and its claims on each of its references."""
 
     name: str
     question: str
     rows: list[Row]
-    results: list[Result]
+    answers: dict[str, str]
+    """by reference; empty where it is not there"""
     primary: Collection[str]
     """the keys of the claims that answer the question"""
 
     @property
-    def judged(self) -> list[Judged]:
-        """Its claims in order, each once."""
-        found: dict[str, Judged] = {}
+    def judged(self) -> list[list[Row]]:
+        """The rows of each claim, in order."""
+        found = defaultdict[str, list[Row]](list)
         for row in self.rows:
-            found.setdefault(row.claim.key, Judged(row.claim, [])).rows.append(row)
+            found[row.claim.key].append(row)
         return list(found.values())
 
 
@@ -77,9 +61,8 @@ def claims(studies: Mapping[str, Study], results: Path, out: Path | None, summar
         try:
             write_atomically(out, table(sections) if out.suffix == ".csv" else page(sections))
         except OSError as error:
-            raise ValueError(
-                f"--out {out} cannot be written ({why(error)}); give a file in a directory that can"
-            ) from None
+            what = f"--out {out} cannot be written ({why(error)})"
+            raise ValueError(f"{what}; give a file in a directory that can") from None
     print_claims(make_console(), sections, summary)
     if out is not None:
         print(out)
@@ -91,25 +74,22 @@ def read_sections(studies: Mapping[str, Study], results: Path) -> list[Section]:
     for name, study in studies.items():
         references = [reference for reference, made in REFERENCES.items() if made.study == name] or [name]
         rows: list[Row] = []
-        found: list[Result] = []
+        answers = {}
         for reference in references:
             made, root = command(reference), results / reference
             if (root / "comparison.json").exists():
                 evidence = read_evidence(root, study)
                 if evidence.comparison.study != name:
-                    raise ValueError(
-                        f"{root / 'comparison.json'} is of the study {evidence.comparison.study}, and {reference} is "
-                        f"one of {name}; move it elsewhere"
-                    )
+                    what = f"{root / 'comparison.json'} is of the study {evidence.comparison.study}"
+                    raise ValueError(f"{what}, and {reference} is one of {name}; move it elsewhere")
                 rows += [row._replace(reference=reference, command=made) for row in evidence.rows]
-                answer = evidence.answer
+                answers[reference] = evidence.answer
             else:
                 declared = declared_claims(claims_of(study), reference, name)
                 rows += evaluate(declared, root, None, None, reference=reference, command=made)
-                answer = ""
-            found.append(Result(reference, answer, made))
+                answers[reference] = ""
         if rows:
-            sections.append(Section(name, study.said(study.question), rows, found, study.primary))
+            sections.append(Section(name, study.said(study.question), rows, answers, study.primary))
     return sections
 
 
@@ -120,13 +100,8 @@ def table(sections: Iterable[Section]) -> str:
             "study": section.name,
             "comparison": row.reference,
             "claim": row.claim.key,
-            "statement": row.claim.statement,
-            "published": row.claim.published,
-            "quantity": row.claim.quantity,
-            "criterion": row.claim.criterion,
-            "data": row.data,
-            "size": row.size,
-            "verdict": row.verdict,
+            **{name: getattr(row.claim, name) for name in ("statement", "published", "quantity", "criterion")},
+            **{name: getattr(row, name) for name in ("data", "size", "verdict")},
             "n": row.estimate.n,
             "unit": row.unit,
             **{name: getattr(row.estimate, name) for name in ("mean", "low", "high")},
@@ -168,14 +143,14 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
         console.print()
     grid, missing = Table.grid(padding=(0, 2)), list[str]()
     for section in sections:
-        for result in section.results:
-            mine = count(row for row in section.rows if row.reference == result.reference)
+        for reference, answer in section.answers.items():
+            mine = count(row for row in section.rows if row.reference == reference)
             verdicts = ", ".join(f"{number} {verdict}" for verdict, number in mine.items() if number)
             if mine[NOT_RUN]:
-                missing.append(result.command)
-            begins = result.answer and FIRST_SENTENCE.split(result.answer, maxsplit=1)[0]
-            said = begins if summary and begins else f"{result.answer} [{verdicts}]".strip()
-            grid.add_row(Text(result.reference, style="bold"), Text(visible(said)))
+                missing.append(command(reference))
+            begins = answer and FIRST_SENTENCE.split(answer, maxsplit=1)[0]
+            said = begins if summary and begins else f"{answer} [{verdicts}]".strip()
+            grid.add_row(Text(reference, style="bold"), Text(visible(said)))
     console.print(grid)
     if missing and not summary:
         console.print("\nWhat is not run is made by:")
@@ -189,9 +164,9 @@ def _table(section: Section) -> Table:
     drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column, ratio in {"claim": 50, "measured": 42, "verdict": 22}.items():
         drawn.add_column(column, ratio=ratio, overflow="fold")
-    for claim, rows in section.judged:
+    for rows in section.judged:
         for place, row in enumerate(rows):
-            said = claim.statement if place == 0 else ""
+            said = row.claim.statement if place == 0 else ""
             where = f"{row.reference}: " if len(rows) > 1 else ""
             measured = Text(visible(f"{where}{row.measured}"))
             remark = f"\n{visible(row.remark)}" if row.remark and row.verdict != NOT_RUN else ""

@@ -65,8 +65,7 @@ def interactive(
     data: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
         found = {v.name: _curve(curves, split, comparison, v, seeds.get(v.name, set())) for v in comparison.variants}
-        drawn = {name: columns for name, columns in found.items() if columns is not None}
-        if drawn:
+        if drawn := {name: columns for name, columns in found.items() if columns is not None}:
             quantity = plotted(curves, split, comparison).quantity
             data[split] = {"quantity": f"{SPLITS[split]} {quantity}", "curves": drawn}
     if not data:
@@ -76,48 +75,40 @@ def interactive(
     ends = {name: columns["mean"][-1] for name, columns in first.items()}
     shown = _shown_first(variants, ends, comparison.objective.better, at_once)
     lines = [
-        Line(
-            variant.name,
-            variant.name in shown,
-            variant_colour(variant),
-            variant_colour(variant, DARK_PAPER),
-            " ".join(str(max(1, round(2 * length))) for length in _dashes(variant)),
-        )
-        for variant in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
+        Line(v.name, v.name in shown, variant_colour(v), variant_colour(v, DARK_PAPER), _dashes(v))
+        for v in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
     ]
     axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
-    plot = _plot(lines, axes)
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
-    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _numbered(_script(plot)), data)
+    plot = _numbered(_script(_plot(lines, axes)))
+    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, plot, data)
 
 
 def _curve(
     curves: pd.DataFrame, split: str, comparison: Comparison, variant: VariantRecord, finished: set[int]
 ) -> dict[str, list[float]] | None:
     """Mean and 95 % interval over the finished seeds (over all, if none is), by step."""
-    mine = curves[(curves["variant"] == variant.name) & (curves["split"] == split)]
-    rows = mine[mine["metric"] == plotted(curves, split, comparison).metric]
+    mine = curves[curves["variant"] == variant.name]
+    metric = plotted(curves, split, comparison).metric
+    rows = mine[(mine["split"] == split) & (mine["metric"] == metric)]
     if finished:
         rows = rows[rows["seed"].isin(finished)]
-    if rows.empty:
-        return None
     table = rows.pivot_table(index="step", columns="seed", values="value").dropna()
-    width = smoothing(curves, split, comparison)
-    group = np.arange(len(table)) // width
-    table = table.reset_index().groupby(group).mean().set_index("step")
     if table.empty:
         return None
+    group = np.arange(len(table)) // smoothing(curves, split, comparison)
+    table = table.reset_index().groupby(group).mean().set_index("step")
+    least, most = (0.0, 1.0) if metric == "accuracy" else (-np.inf, np.inf)
     estimates = [estimate(list(row)) for row in table.to_numpy()]
-    limits = (0.0, 1.0) if plotted(curves, split, comparison).metric == "accuracy" else (-np.inf, np.inf)
     tokens = comparison.config["batch_size"] * comparison.context_of(variant)
     columns = {
         "step": list(map(float, table.index)),
         "tokens": [float(step) * tokens for step in table.index],
         "mean": [each.mean for each in estimates],
-        "low": [max(each.low, limits[0]) if each.has_interval else each.mean for each in estimates],
-        "high": [min(each.high, limits[1]) if each.has_interval else each.mean for each in estimates],
+        "low": [max(each.low, least) if each.has_interval else each.mean for each in estimates],
+        "high": [min(each.high, most) if each.has_interval else each.mean for each in estimates],
     }
-    timed = curves[(curves["variant"] == variant.name) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
+    timed = mine[(mine["split"] == "train") & (mine["metric"] == "seconds")]
     seconds = timed.groupby("step")["value"].mean()
     if len(seconds):
         steps = [0, *seconds.index]
@@ -135,9 +126,9 @@ def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: 
     return {*best.values(), *(v.name for v in variants if v.name == "softmax-none")}
 
 
-def _dashes(variant: VariantRecord) -> list[float]:
+def _dashes(variant: VariantRecord) -> str:
     style: Any = POSITION_STYLES.get(variant.position, {}).get("linestyle", "-")
-    return [] if isinstance(style, str) else list(style[1])
+    return "" if isinstance(style, str) else " ".join(str(max(1, round(2 * length))) for length in style[1])
 
 
 def _plot(lines: list[Line], axes: dict[str, str]) -> Any:
@@ -175,6 +166,6 @@ def _script(value: Any) -> str:
 
 def _numbered(plot: str) -> str:
     """Bokeh's identifiers numbered anew: they count on in a process, and equal records give equal files."""
-    found = dict.fromkeys(re.findall(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', plot))
-    numbers = {name: f'"m{number}"' for number, name in enumerate(found)}
-    return re.sub(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', lambda match: numbers[match[1]], plot)
+    identifier = re.compile(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
+    numbers = {name: f'"m{number}"' for number, name in enumerate(dict.fromkeys(identifier.findall(plot)))}
+    return identifier.sub(lambda match: numbers[match[1]], plot)

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.figures.style import label as label_of
-from experiments.records.files import check_link, write_atomically
+from experiments.records.files import write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import Interactive, interactive
 from experiments.report.render import template
-from experiments.report.report import check_places, remove_unfinished_reports, rows_of, write
+from experiments.report.report import rows_of, write
 from experiments.show.words import setting
 from experiments.study import Study, resolve
 
@@ -18,23 +18,6 @@ WIDTH, HEIGHT = 280, 130
 MOST_LINES = 5
 LABEL = 12
 """the height of a line's name"""
-
-
-class Card(NamedTuple):
-    """A comparison on the page."""
-
-    name: str
-    question: str
-    answer: str
-    setting: str
-    curves: list[dict[str, Any]]
-    """of a small picture of the curves: ``name``, ``short``, ``points``, ``end`` (the last one's height), ``label``
-    (its name's), ``light``, ``dark`` and ``dashes`` of each; or none"""
-    main: dict[str, Any] | None
-    """else the main figure, if there is one, as a report has it"""
-    has_table: bool
-    tables: list[str]
-    """the CSV files with rows"""
 
 
 def comparisons_in(directory: Path) -> list[Path]:
@@ -50,29 +33,23 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     finished before stay.
     """
     index = directory / "index.html"
-    if index.is_symlink():
-        check_link(index, directory)
-    cards, of_study = [], dict[str, list[Path]]()
+    cards, of_study = [], dict[str, list[dict[str, Any]]]()
     for root in comparisons_in(directory):
-        remove_unfinished_reports(root)
-        check_places(root)
         evidence = read_evidence(root, studies[read_comparison(root).study])
-        main = write(evidence)
+        cards.append(_card(evidence, write(evidence)))
         say(str(root / "report.html"))
-        cards.append(_card(evidence, main))
-        of_study.setdefault(evidence.study.name, []).append(root)
+        of_study.setdefault(evidence.study.name, []).append(cards[-1])
     shown: list[dict[str, Any]] = []
-    for name, roots in of_study.items():
+    for name, of_each in of_study.items():
         study = studies[name]
-        entries = [] if study.overview is None else resolve(study.overview)(roots)
+        entries = (
+            [] if study.overview is None else resolve(study.overview)([directory / each["name"] for each in of_each])
+        )
         tables = [{"title": each.title, "caption": each.caption, "table": rows_of(each.table)} for each in entries]
         shown += tables
         if tables:
             page = directory / f"{name}.md"
-            if page.is_symlink():
-                check_link(page, directory)
             words = {each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")}
-            of_each = [(card.name, card.answer) for card in cards if card.name in {root.name for root in roots}]
             write_atomically(page, template("study.md").render(**words, tables=tables, comparisons=of_each))
             say(str(page))
     content = {"name": directory.resolve().name, "cards": cards, "size": (WIDTH, HEIGHT), "tables": shown}
@@ -81,22 +58,26 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     return index
 
 
-def _card(evidence: Evidence, main: dict[str, Any] | None) -> Card:
+def _card(evidence: Evidence, main: dict[str, Any] | None) -> dict[str, Any]:
+    """A comparison on the page; ``main`` is its main figure as a report has it, shown where there are no curves."""
     study, comparison = evidence.study, evidence.comparison
-    return Card(
-        evidence.root.name,
-        study.said(study.question),
-        evidence.answer,
-        setting(comparison, study.measured),
-        _lines(interactive(evidence.curves, evidence.summary, comparison, MOST_LINES)),
-        main,
-        bool(comparison.variants),
-        evidence.tables,
-    )
+    return {
+        "name": evidence.root.name,
+        "question": study.said(study.question),
+        "answer": evidence.answer,
+        "setting": setting(comparison, study.measured),
+        "curves": _lines(interactive(evidence.curves, evidence.summary, comparison, MOST_LINES)),
+        "main": main,
+        "has_table": bool(comparison.variants),
+        "tables": evidence.tables,
+    }
 
 
 def _lines(live: Interactive | None) -> list[dict[str, Any]]:
-    """The shown curves of the first split, scaled to the picture, without the steep beginning."""
+    """The shown curves of the first split, scaled to the picture, without the steep beginning.
+
+    Of each its looks and names, its ``points``, the height of the last one as ``end`` and of its name as ``label``.
+    """
     if live is None:
         return []
     curves: Any = next(iter(live.curves.values()))["curves"]
@@ -111,11 +92,8 @@ def _lines(live: Interactive | None) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for line, curve in sorted(shown, key=lambda each: -each[1]["mean"][-1]):
         points = [place(x, y) for x, y in zip(curve["step"], curve["mean"], strict=True)]
-        end = float(points[-1].partition(",")[2])
-        look = {"light": line.light, "dark": line.dark, "dashes": line.dashes}
-        lines.append(
-            look | {"name": line.name, "short": label_of(line.name, 18), "end": end, "points": " ".join(points)}
-        )
+        words = {"short": label_of(line.name, 18), "points": " ".join(points)}
+        lines.append(line._asdict() | words | {"end": float(points[-1].partition(",")[2])})
     label = HEIGHT + LABEL - 2.0
     for each in reversed(lines):  # each name above the one below it
         label = each["label"] = min(label - LABEL, each["end"] + 4)

@@ -10,7 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.judge.runs import NotRecorded, RunRecord, Runs
+from experiments.judge.curves import NotRecorded, RunRecord
+from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, per_seed
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison

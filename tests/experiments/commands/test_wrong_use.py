@@ -10,6 +10,7 @@ import pytest
 from experiments.cli import main
 from experiments.commands import catalogue, run_training
 from experiments.config import LIMITS, Config
+from experiments.data.registry import DATA_SETS
 from experiments.records.store import check_directory, make_directory
 from experiments.train.models import check_memory
 from linear_rope import registry
@@ -129,6 +130,7 @@ def test_list_names_what_there_is(capsys):
 def test_list_has_one_order_and_offers_first_what_can_run_here(monkeypatch, capsys):
     """Installed packages come in the order in which a directory is read, which is none."""
     points = [EntryPoint(name, "experiments.data.stdlib:DATA_SET", "linear_rope.data") for name in "zab"]
+    monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
     monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == "torchdiffeq" else name)
     printed = []
     for found in (points, points[::-1]):

@@ -39,12 +39,15 @@ def test_the_spread_within_groups_taken_together():
     assert pooled_spread([(1.0,), (2.0,)]).degrees == 0
 
 
+def row_of(root, variant, metric):
+    return summary_of(root).loc[variant, metric]
+
+
 def test_paired_difference_is_free_of_what_seeds_share(make_comparison, tmp_path):
     ends = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
     root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: ends[name][seed])
-    row = summary_of(root).loc["elu+1-rope-after", "test_bits_per_byte_minus_baseline"]
-    assert row["n"] == 3
-    assert row["mean"] == pytest.approx(-0.2)
+    row = row_of(root, "elu+1-rope-after", "test_bits_per_byte_minus_baseline")
+    assert (row["n"], row["mean"]) == (3, pytest.approx(-0.2))
     assert row["high"] == pytest.approx(-0.2 + 0.1 * HALF_WIDTH_OF_THREE, abs=1e-6)
 
 
@@ -77,21 +80,18 @@ def test_tokens_to_the_baseline_are_those_of_a_variant_s_own_context(make_compar
 
 def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(make_comparison, tmp_path):
     root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: 3.0 if name == "elu+1-none" else 4.0 - seed)
-    row = summary_of(root).loc["elu+1-rope-after", "steps_to_baseline"]
-    assert (row["n"], row["reached"]) == (3, 2)
-    assert math.isnan(row["mean"])
+    row = row_of(root, "elu+1-rope-after", "steps_to_baseline")
+    assert (row["n"], row["reached"], math.isnan(row["mean"])) == (3, 2, True)
 
 
 def test_failed_runs_are_counted_and_named_and_never_averaged(make_comparison, tmp_path):
     fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
     root = make_comparison(tmp_path, PAIR, fates=fates, loss=lambda name, seed, step: 3.0 + 100 * (seed == 1))
-    summary = summary_of(root)
-    row = summary.loc["elu+1-rope-after", "test_bits_per_byte"]
-    assert (row["n"], row["planned"], row["failed"], row["seeds"]) == (2, 3, 1, "0 2")
+    row = row_of(root, "elu+1-rope-after", "test_bits_per_byte")
+    assert (row["n"], row["planned"], row["failed"], row["seeds"], row["mean"]) == (2, 3, 1, "0 2", 3.5)
     assert row["reasons"] == "seed 1: the loss was not finite at step 40"
-    assert row["mean"] == pytest.approx(3.5)
     assert math.isnan(row["low"])
-    assert summary.loc["elu+1-none", "test_bits_per_byte"]["n"] == 3
+    assert row_of(root, "elu+1-none", "test_bits_per_byte")["n"] == 3
 
 
 @pytest.mark.parametrize("failed", PAIR.split(","))
@@ -107,7 +107,7 @@ def test_a_run_without_a_test_figure_does_not_count_as_finished(make_comparison,
     metrics = root / "elu+1-none" / "seed2" / "metrics.jsonl"
     rows = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(row for row in rows if '"test"' not in row))
-    row = summary_of(root).loc["elu+1-none", "test_bits_per_byte"]
+    row = row_of(root, "elu+1-none", "test_bits_per_byte")
     assert (row["n"], row["failed"], row["unfinished"]) == (2, 0, 1)
     assert "no test figure" in row["reasons"]
 
@@ -124,7 +124,7 @@ def test_a_comparison_of_which_nothing_was_recorded(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", seed): ("queued", None) for seed in range(3)})
     for metrics in root.glob("*/*/metrics.jsonl"):
         metrics.unlink()
-    row = summary_of(root).loc["elu+1-none", "test_bits_per_byte"]
+    row = row_of(root, "elu+1-none", "test_bits_per_byte")
     assert (row["n"], row["unfinished"], row["reasons"]) == (0, 3, "seeds 0, 1, 2: queued")
 
 

@@ -141,17 +141,12 @@ TOO_LITTLE = "it lies in the range, but by less than the smallest amount that ma
         (BELOW, shifted(-0.3), "supported", ""),
         (BELOW, shifted(0.3), "not supported", ""),
         (BELOW, shifted(0.0), "not supported", ""),
-        (BELOW, shifted(0.0, LARGE_NOISE), "inconclusive", ""),
         (BELOW, shifted(-0.2, LARGE_NOISE), "inconclusive", ""),
         (BELOW, shifted(-0.0095), "supported", ""),
         (BELOW, shifted(-0.007), "not supported", TOO_LITTLE),
-        (BELOW, shifted(-0.002), "not supported", TOO_LITTLE),
         (BELOW, [-0.3, -0.3001], "inconclusive", "too few seeds: 2, and 3 are needed"),
-        (WITHIN, shifted(0.0), "supported", ""),
         (WITHIN, shifted(-0.025), "supported", ""),
         (WITHIN, shifted(0.1), "not supported", ""),
-        (WITHIN, shifted(-0.1), "not supported", ""),
-        (WITHIN, shifted(0.0475), "not supported", TOO_LITTLE),
         (WITHIN, shifted(-0.0475), "not supported", TOO_LITTLE),
     ],
 )
@@ -163,9 +158,7 @@ def test_the_verdict_follows_the_rule(region, values, verdict, remark):
 @pytest.mark.parametrize(
     ("values", "verdict", "measured"),
     [
-        ([0.1] * 3, "supported", "+0.100, n = 3 seeds, exact"),
         ([0.05] * 3, "not supported", "+0.050, n = 3 seeds, exact"),
-        ([-0.1] * 3, "not supported", "-0.100, n = 3 seeds, exact"),
         ([0.2, 0.3, 4.0], "supported", "+1.500 on average (+0.200 to +4.000), n = 3 seeds, exact"),
         ([0.0, 0.0, 3.0], "inconclusive", "+1.000 on average (+0.000 to +3.000), n = 3 seeds, exact"),
         ([0.2, 0.3], "inconclusive", "+0.250 on average (+0.200 to +0.300), n = 2 seeds, exact"),
@@ -178,7 +171,6 @@ def test_all_values_of_something_exact_have_to_agree(values, verdict, measured):
     assert verdict == "inconclusive" or row.p == 0
 
 
-@pytest.mark.filterwarnings("error")
 def test_equal_values_of_something_measured_decide_nothing():
     row = judged([0.2] * 5, (0.0, math.inf), 0.1)
     assert (row.verdict, row.remark) == ("inconclusive", "all values are equal")
@@ -212,12 +204,13 @@ def test_what_a_value_can_resolve_in_a_comparison(study, key, config, resolution
 
 
 def test_rounding_errors_are_below_the_resolution():
-    noise = [1e-16, -1e-16, 2e-16, 0.0, 0.0]
-    assert judged(noise, (0.0, math.inf), 1e-15).p < 1
-    row = judged(noise, (0.0, math.inf), 0.01, {"resolution": 1e-6})
-    assert row.p == pytest.approx(judged([0.0] * 5, (0.0, math.inf), 0.01, {"resolution": 1e-6}).p, rel=1e-9, abs=0)
-    wide = [0.0, 1.0, 2.0, 4.0]
-    assert judged(wide, (0.0, math.inf), 0.01, {"resolution": 1e-6}).p == judged(wide, (0.0, math.inf), 0.01).p
+    exact, noisy, wide = [0.0] * 5, [1e-16, -1e-16, 2e-16, 0.0, 0.0], [0.0, 1.0, 2.0, 4.0]
+
+    def p(values, **fields):
+        return judged(values, (0.0, math.inf), 0.01, fields).p
+
+    assert p(noisy, resolution=1e-6) == pytest.approx(p(exact, resolution=1e-6), rel=1e-9, abs=0)
+    assert p(wide, resolution=1e-6) == p(wide)
 
 
 @pytest.mark.parametrize(
@@ -225,14 +218,11 @@ def test_rounding_errors_are_below_the_resolution():
     [
         ([0] * 5, math.nan, "inconclusive", "0 of 5 seeds differed, and a sign test needs 6"),
         ([1] * 5, 2 / 2**5, "inconclusive", "5 of 5 seeds differed, and a sign test needs 6"),
-        ([1] * 6, 2 / 2**6, "supported", ""),
         ([1] * 6 + [0] * 4, 2 / 2**6, "supported", ""),
         ([-1] * 6, 2 / 2**6, "not supported", ""),
         # At least 8 of 9: 1 + 9 of 2^9 ways.
         ([1] * 8 + [-1], 2 * 10 / 2**9, "supported", ""),
         ([1] * 3 + [-1] * 3, 1.0, "inconclusive", ""),
-        ([1, 0, 0], 1.0, "inconclusive", "1 of 3 seeds differed, and a sign test needs 6"),
-        ([1, 1], math.nan, "inconclusive", "too few seeds: 2, and 3 are needed"),
     ],
 )
 @pytest.mark.parametrize("sign", [1, -1])
@@ -245,15 +235,10 @@ def test_outcomes_are_judged_by_the_exact_sign_test(outcomes, p, verdict, remark
     assert row.claim.criterion.endswith("; sign test")
 
 
-def test_a_count_of_other_values_is_refused():
-    with pytest.raises(ValueError, match=r"key: values are .*those of a count are -1, 0 or 1"):
-        judged([0.5, 1, 1], (0, math.inf), 0.1, {"kind": "count"})
-
-
 def test_what_was_not_measured_on_the_comparison_names_its_own_data():
     row = judged(shifted(0.3), (0.0, math.inf), 0.1, {"data": "N(0, 1) inputs", "size": "one head"})
-    assert row.source == "made-up; N(0, 1) inputs; one head"
-    assert judged(shifted(0.3), (0.0, math.inf), 0.1).source == "made-up; preset cpu"
+    assert (row.reference, row.data, row.size) == ("made-up", "N(0, 1) inputs", "one head")
+    assert judged(shifted(0.3), (0.0, math.inf), 0.1).size == "preset cpu"
     assert judged([0.5, 0.6], (0.0, math.inf), 0.1, unit_of_sample="draws").remark.startswith("too few draws: 2")
     assert judged([0.5], (0.0, math.inf), 0.1, planned=4).remark == "3 of 4 seeds are missing or unfinished"
 
@@ -262,8 +247,6 @@ def test_what_was_not_measured_on_the_comparison_names_its_own_data():
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ValueError, match=r"values\[1\] is .*; give a finite number"):
         Sample({0: 0.5, 1: value}, planned=2)
-    with pytest.raises(ValueError, match="planned is 2, and there are 2 values and 1 lost ones"):
-        Sample({0: 0.5, 1: 0.5}, planned=2, lost=("seed 2: why",))
 
 
 @pytest.mark.parametrize(
@@ -275,12 +258,8 @@ def test_what_is_no_number_is_refused(value):
         ({"region": (0.0, 1.0), "margin": 0.5}, "margin is 0.5"),
         ({"margin": 0.0}, "margin is 0.0"),
         ({"margin": math.inf}, "margin is inf"),
-        ({"kind": "guessed"}, "kind is 'guessed'; give one of measured, count, exact"),
         ({"kind": "count", "region": (0.1, math.inf)}, "region is .*for a count"),
-        ({"resolution": -1.0}, "resolution is -1.0"),
         ({"resolution": math.nan}, "resolution is nan"),
-        ({"limits": (1.0, 0.0)}, r"limits is \(1.0, 0.0\); give \(least, most\)"),
-        ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 if not measured"),
     ],
 )
 def test_a_claim_that_cannot_be_judged_is_refused(fields, said):
@@ -304,7 +283,6 @@ ACCURACY = {"name": "labels", "metric": "accuracy", "unit": "share", "better": "
 @pytest.mark.parametrize(
     ("ends", "floor", "alike", "better"),
     [
-        ((0.80, 0.80), None, "supported", "not supported"),
         ((0.80, 0.80), 0.70, "supported", "not supported"),
         ((0.80, 0.80), 0.80, "inconclusive", "inconclusive"),
         ((0.80, 0.80), 0.7999, "inconclusive", "inconclusive"),  # within what three seeds tell
@@ -318,16 +296,11 @@ def test_what_has_learnt_nothing_is_on_a_par_with_nothing(make_comparison, tmp_p
         # Of the test split 0.5 more is made up.
         return ends[variant == "softmax-none"] - 0.5 + (0.0, 0.0005, -0.0005)[seed]
 
-    floors = {} if floor is None else {"accuracy": floor}
-    root = make_comparison(
-        tmp_path / "some", "softmax-none,softmax-rope", loss=accuracy, objective=ACCURACY, floors=floors
-    )
+    variants, other = "softmax-none,softmax-rope", {"objective": ACCURACY, "floors": {"accuracy": floor}}
+    root = make_comparison(tmp_path, variants, loss=accuracy, **other)
     comparison = read_comparison(root)
-    rows = evaluate(
-        [ALIKE, BETTER], root, comparison, read_curves(root, comparison), reference="some", command="a command"
-    )
+    rows = evaluate([ALIKE, BETTER], root, comparison, read_curves(root, comparison), reference="", command="")
     assert [row.verdict for row in rows] == [alike, better]
     for row in rows:
         assert row.estimate.n == 3, "what was measured is shown all the same"
-        assert ("to know nothing" in row.remark) == (row.verdict == "inconclusive")
-        assert (f"to know nothing {floor:.3f}" in row.remark) == (row.verdict == "inconclusive") if floor else True
+        assert (f"to know nothing {floor:.3f}" in row.remark) == (row.verdict == "inconclusive")

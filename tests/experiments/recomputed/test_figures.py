@@ -221,11 +221,3 @@ def test_every_dot_arrow_and_count_of_the_steps_to_the_baseline(report):
     (tokens,) = axes.child_axes
     expected = [edge * records.tokens_per_step for edge in axes.get_xlim()]
     assert tokens.get_xlim() == pytest.approx(expected, **EQUAL)
-
-
-def test_every_dot_and_mean_of_the_throughput(report):
-    records, (axes,) = report.records, report.figures["throughput"].axes
-    for variant, row in dots_by_variant(axes, axes).items():
-        assert_dots(row, records, variant, "tokens_per_second")
-        mean = records.estimate(variant, "tokens_per_second").mean
-        assert ("no finished seed" if math.isnan(mean) else f"{mean:,.0f}") in row.texts

@@ -2,15 +2,12 @@
 
 import itertools
 import json
-import math
 import statistics
-from functools import partial
 
 import pytest
 
 FORWARD, BACKWARD = "forward", "forward+backward"
-PERFORMER, SOFTMAX, SDPA = "performer-pytorch", "softmax rope", "softmax (SDPA)"
-OURS, EQ_19, AFTER = "linear-rope", "linear-rope, eq. 19", "favor+ rope after"
+SOFTMAX, OURS, AFTER = "softmax rope", "linear-rope", "favor+ rope after"
 DECODING = "decoding", "decoding beside a busy process"
 REFERENCES = {"operation": OURS, "mapped": AFTER, "module": f"{AFTER}, M=256", "training": AFTER}
 REFERENCES |= dict.fromkeys(DECODING, AFTER)
@@ -23,8 +20,6 @@ TITLES = {
 }
 SIX_DIGITS = {"rel": 6e-6}
 MIB = 2**20
-
-
 ROPE = {"softmax": "softmax rope", "favor+": "favor+ rope before", "elu+1": "elu+1 rope after"}
 
 
@@ -192,116 +187,6 @@ def test_every_cell_of_sizes(speed, measured, fact, title):
     assert cells(speed, title) == expected
 
 
-def crossing(lengths, gaps):
-    """Where the gap, ln(theirs / ours), last rises above 0: on a straight line over the logarithm of the length."""
-    found = None
-    for (start, before), (end, after) in itertools.pairwise(zip(lengths, gaps, strict=True)):
-        if before <= 0 < after:
-            found = start * (end / start) ** (before / (before - after))
-    return found if gaps[-1] > 0 else None
-
-
-def test_every_target(speed, measured):
-    """What was measured, and whether that is enough; the words beside it are those of targets.toml."""
-
-    def times(ratio):
-        low, median, high = quartiles(ratio)
-        return f"{median:.3g} times [{low:.3g}, {high:.3g}]"
-
-    def at_least(factor, topic, direction, length, ours, other):
-        ratio = measured.ratio(topic, direction, length, other, ours)
-        return times(ratio), None if factor is None else statistics.median(ratio) >= factor
-
-    def less_memory(factor, topic, ours, index):
-        mine, other = (measured.memory[topic, 1024, case][index] for case in (ours, PERFORMER))
-        return f"{mine / MIB:,.1f} MiB of {other / MIB:,.0f} MiB: 1/{other / mine:.1f}", mine <= other / factor
-
-    def beside_softmax(length):
-        mine, other = (f"{measured.memory['operation', length, case][1] / MIB:,.1f} MiB" for case in (OURS, SDPA))
-        return f"{mine} of {other}", None
-
-    def faster_from(features, direction, length):
-        lengths = [512, 1024, 2048, 4096, 8192, 16384]
-        ratios = {n: measured.ratio("module", direction, n, SOFTMAX, f"{AFTER}, M={features}") for n in lengths}
-        medians = {n: statistics.median(ratio) for n, ratio in ratios.items()}
-        start = crossing(lengths, [math.log(median) for median in medians.values()])
-        where = "512 or less" if min(medians.values()) > 1 else f"{start:,.0f}"
-        words = f"{times(ratios[length])} at N = {length:,}; faster from N = {where}"
-        return words, all(median > 1 for n, median in medians.items() if n >= length)
-
-    def as_little_memory_as_chunked():
-        mine, other = (measured.memory["training", 16384, case][0] for case in (AFTER, f"{AFTER}, chunked"))
-        return f"{mine / MIB:,.1f} MiB of {other / MIB:,.0f} MiB: 1/{other / mine:.1f}", mine <= other
-
-    def training_memory_beside_softmax():
-        mine, other = (f"{measured.memory['training', 16384, case][0] / MIB:,.1f} MiB" for case in (AFTER, SOFTMAX))
-        return f"{mine} of {other}", None
-
-    def adds(topic, case, other):
-        low, median, high = (x - 1 for x in quartiles(measured.ratio(topic, "step", 1024, case, other)))
-        return f"{median:+.1%} [{low:+.1%}, {high:+.1%}]", median <= 0.05
-
-    def even(values, bound):
-        spread = max(values) / min(values) - 1
-        return f"{spread:.0%}", spread <= bound
-
-    rates = measured.rates(BACKWARD)
-    shares = {n: quartiles(strict) for n, (_, strict, _, _) in rates.items()}
-    worst = min(shares, key=lambda n: shares[n][1])
-    low, share, high = shares[worst]
-    dense = f"{statistics.median(rates[worst][2]):.0%} counting whole chunks"
-    share_in_words = f"{share:.0%} [{low:.0%}, {high:.0%}] at N = {worst:,} by the fewest operations; {dense}"
-    decoding = [seconds for (_, _, case), seconds in measured.times("decoding").items() if case == AFTER]
-    means = [statistics.fmean(of_round) for of_round in zip(*decoding, strict=True)]
-    tokens = [statistics.median(s / m for s, m in zip(seconds, means, strict=True)) for seconds in decoding]
-    sizes = {size for (fact, _, case), size in measured.facts.items() if (fact, case) == ("state_bytes", AFTER)}
-    operation, step, token = ("operation", BACKWARD, 1024), ("training", "step", 1024), ("decoding", "token", 1024)
-    mapped = "mapped", BACKWARD
-    expected = [
-        *(
-            lambda: at_least(2.3, *operation, EQ_19, f"{EQ_19}, chunked"),
-            lambda: at_least(50, *operation, EQ_19, PERFORMER),
-        ),
-        lambda: less_memory(20, "operation", EQ_19, 1),
-        *(partial(at_least, None, *operation, EQ_19, other) for other in (SDPA, "fast-transformers")),
-        lambda: at_least(22, *mapped, 1024, AFTER, PERFORMER),
-        *(partial(at_least, bound, *mapped, length, AFTER, SOFTMAX) for bound, length in ((1.2, 1024), (10, 16384))),
-        *(partial(beside_softmax, length) for length in (1024, 16384)),
-        lambda: (share_in_words, share >= 0.55),
-        lambda: even([statistics.median(cost) for *_, cost in rates.values()], 0.15),
-        *(partial(faster_from, 256, direction, 1024) for direction in (FORWARD, BACKWARD)),
-        lambda: faster_from(128, BACKWARD, 512),
-        lambda: at_least(6, "module", BACKWARD, 16384, f"{AFTER}, M=256", SOFTMAX),
-        *(partial(at_least, bound, *step, AFTER, other) for bound, other in ((1.05, SOFTMAX), (7, PERFORMER))),
-        lambda: less_memory(5, "training", AFTER, 0),
-        as_little_memory_as_chunked,
-        training_memory_beside_softmax,
-        *(partial(adds, "training", case, "favor+ none") for case in (AFTER, "favor+ rope before")),
-        lambda: adds("decays", "elu+1 rope after@decay=gate", "elu+1 rope after"),
-        *(
-            partial(at_least, None, "decoding", "token", length, case, SOFTMAX)
-            for case in (AFTER, "elu+1 rope after")
-            for length in (1024, 2048, 8192)
-        ),
-        lambda: even(tokens, 0.1),
-        lambda: (" to ".join(f"{size / 1024:,.0f} KiB" for size in sorted(sizes)), len(sizes) == 1),
-        lambda: at_least(None, *token, AFTER, PERFORMER),
-    ]
-    verdicts = {True: "met", False: "missed", None: "no target"}
-    told = []
-    for find in expected:
-        try:
-            words, is_met = find()
-            told.append((words, verdicts[is_met]))
-        except KeyError:  # a reference from before this was measured
-            told.append(("", "not measured"))
-    # Without a target it is shown where it was measured.
-    told[-9:-3] = [row for row in told[-9:-3] if row[0]]
-    rows = speed.table("Targets")
-    assert [(row["measured"].removesuffix("-"), row["verdict"]) for row in rows] == told
-    assert [list(row.values()) for row in speed.read_csv("targets.csv")] == [list(row.values()) for row in rows]
-
-
 def test_what_is_shown_of_decoding_alone(decoding):
     measured, verdicts = Measurements(decoding.root), {row["what"]: row for row in decoding.table("Targets")}
     assert len(verdicts) == 2 * 2 * 3 + 3
@@ -314,93 +199,3 @@ def test_what_is_shown_of_decoding_alone(decoding):
         assert row["verdict"] == ("met" if median >= bound else "missed")
     for topic in DECODING:
         check_times(decoding, measured, topic)
-
-
-def curves_of(rows):
-    """case → (lengths, values) of (length, case) → value"""
-    cases = dict.fromkeys(case for _, case in rows)
-    return {
-        case: list(zip(*sorted((n, v) for (n, found), v in rows.items() if found == case), strict=True))
-        for case in cases
-    }
-
-
-def assert_curves(report, axes, rows, starts, bands=None):
-    """Of one panel: every line, band (case → low and high) and where one falls below another, by pair."""
-    curves, found = curves_of(rows), report.lines(axes)
-    crossings = [
-        (where, f"{ours}\nbelow {other} from N = {where:,.0f}")
-        for (ours, other), where in starts.items()
-        if where is not None
-    ]
-    assert [x for x, _ in found.pop(None, [])] == [pytest.approx([where] * 2, rel=1e-9) for where, _ in crossings]
-    assert [text.get_text() for text in axes.texts] == [text for _, text in crossings]
-    assert found == {
-        case: [(pytest.approx(list(x)), pytest.approx(list(y), rel=1e-9))] for case, (x, y) in curves.items()
-    }
-    for case, band in zip(curves, axes.collections, strict=bands is not None):
-        corners = [list(corner) for corner in band.get_paths()[0].vertices]
-        for length in curves[case][0]:
-            for edge in bands[length, case]:
-                assert any(corner == pytest.approx([length, edge], rel=1e-9) for corner in corners)
-
-
-def starts_of_sizes(rows, pairs):
-    curves, starts = curves_of(rows), {}
-    for ours, other in pairs:
-        mine, theirs = (dict(zip(*curves[case], strict=True)) for case in (ours, other))
-        both = sorted(set(mine) & set(theirs))
-        starts[ours, other] = crossing(both, [math.log(theirs[n] / mine[n]) for n in both])
-    return starts
-
-
-CROSSINGS = {
-    "operation": [(OURS, SDPA), (EQ_19, SDPA)],
-    "module": [(f"{AFTER}, M=256", SOFTMAX), (f"{AFTER}, M=128", SOFTMAX)],
-    "training": [(AFTER, SOFTMAX)],
-    "decoding": [(AFTER, SOFTMAX)],
-}
-
-
-@pytest.mark.parametrize("topic", CROSSINGS)
-def test_every_line_of_the_figures_of_times(speed, measured, topic):
-    figure = speed.figures["decoding" if topic == "decoding" else f"{topic}-time"]
-    directions = list(dict.fromkeys(direction for direction, _, _ in measured.times(topic)))
-    for axes, direction in zip(figure.axes, directions, strict=topic != "decoding"):
-        times = {key[1:]: quartiles(s) for key, s in measured.times(topic, direction).items()}
-        medians = {key: 1000 * median for key, (_, median, _) in times.items()}
-        bands = {key: (1000 * low, 1000 * high) for key, (low, _, high) in times.items()}
-        starts = {}
-        for ours, other in CROSSINGS[topic]:
-            both = sorted({n for n, case in times if case == ours} & {n for n, case in times if case == other})
-            ratios = {n: quartiles(measured.ratio(topic, direction, n, other, ours)) for n in both}
-            where = crossing(both, [math.log(median) for _, median, _ in ratios.values()])
-            is_clear = where is not None and ratios[min(n for n in both if n > where)][0] > 1
-            starts[ours, other] = where if is_clear else None
-        assert_curves(speed, axes, medians, starts, bands)
-
-
-@pytest.mark.parametrize("topic", CROSSINGS)
-def test_every_line_of_the_figures_of_memory_and_states(speed, measured, topic):
-    axes = speed.figures["decoding" if topic == "decoding" else f"{topic}-memory"].axes[-1]
-    sizes = {(n, case): size / MIB for (fact, n, case), size in measured.facts.items() if fact == "state_bytes"}
-    peaks = {(n, case): peaks for (found, n, case), peaks in measured.memory.items() if found == topic}
-    shown = {key: (rise if topic == "training" else extra) / MIB for key, (rise, extra) in peaks.items()} or sizes
-    assert_curves(speed, axes, shown, starts_of_sizes(shown, CROSSINGS[topic]))
-
-
-def test_every_line_of_the_figure_of_shares(speed, measured):
-    left, right = speed.figures["rate"].axes
-    shares, costs = {}, {}
-    for direction in (FORWARD, BACKWARD):
-        for length, (_, strict, dense, cost) in measured.rates(direction).items():
-            shares[length, direction] = statistics.median(strict)
-            shares[length, f"{direction}, counting whole chunks"] = statistics.median(dense)
-            costs[length, direction] = statistics.median(cost)
-    for axes, values in ((left, shares), (right, costs)):
-        found = speed.lines(axes)
-        found.pop("target, 55%", None)
-        assert found == {
-            case: [(pytest.approx(list(x)), pytest.approx(list(y), rel=1e-9))]
-            for case, (x, y) in curves_of(values).items()
-        }

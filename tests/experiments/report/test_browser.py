@@ -3,7 +3,6 @@
 import io
 import os
 import shutil
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from PIL import Image
@@ -258,30 +257,6 @@ def test_paper_is_white_and_has_the_picture_in_place_of_the_interactive_figure(r
     page.set_viewport_size({"width": 600, "height": 800})  # paper is narrow, and no telephone
     assert page.locator(".wide thead").first.is_visible()
     assert page.pdf().startswith(b"%PDF")
-
-
-def test_the_contents_lead_where_they_say(report, read):
-    page = read(report)
-    links = page.locator("nav a[href^='#']").evaluate_all("all => all.map(each => each.getAttribute('href'))")
-    assert links == ["#answer", "#table", "#figures", "#claims", "#method", "#configuration"]
-    for link in links:
-        page.locator(f"nav a[href='{link}']").click()
-        page.wait_for_timeout(50)
-        heading = box_of(page, f"{link} :is(h1, h2)")
-        assert 0 <= heading["y"] < DESK["height"], link
-    assert page.locator("details[open]").count() == 0
-
-
-def test_every_link_is_to_a_file_that_is_there(report, overview, read):
-    for path in (report, overview):
-        page = read(path)
-        links = page.locator("a:not([href^='#'])").evaluate_all("all => all.map(each => each.href)")
-        assert any(link.endswith("curves.csv") for link in links)
-        for link in links:
-            parts = urlsplit(link)
-            file = type(path)(unquote(parts.path))
-            assert file.is_file(), link
-            assert not parts.fragment or f'id="{parts.fragment}"' in file.read_text(), link
 
 
 def test_a_click_on_a_question_leads_to_its_report(overview, read):

@@ -94,18 +94,6 @@ def test_an_overview_is_over_all_comparisons_of_a_directory(make_comparison, tmp
     assert "<script" not in page
 
 
-def test_an_overview_is_not_written_through_a_link_that_leads_elsewhere(make_comparison, tmp_path, capsys):
-    make_comparison(tmp_path / "results/one", "elu+1-none", 1, steps=40)
-    elsewhere = tmp_path / "elsewhere.html"
-    elsewhere.write_text("kept")
-    (tmp_path / "results/index.html").symlink_to(elsewhere)
-    status, output, error = printed(capsys, "report", tmp_path / "results")
-    assert (status, output) == (2, "")
-    assert "index.html is a link to " in error
-    assert elsewhere.read_text() == "kept"
-    assert not (tmp_path / "results/one/report.html").exists()
-
-
 def test_a_directory_without_comparisons_says_what_to_give(tmp_path, capsys):
     status, output, error = printed(capsys, "report", tmp_path)
     assert (status, output, error.count("\n")) == (2, "", 1)

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -30,11 +29,6 @@ def one_figure(root, output, comparison, curves, summary):
 
 
 STUDY = Study("made-up", "What <is> asked?", "So.", "All else.", figures=one_figure, measure=lambda *_: [])
-ENDS = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
-
-
-def ends(name, seed, step):
-    return ENDS[name][seed]
 
 
 def tables(root):
@@ -66,19 +60,29 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+def written(root, study=STUDY):
+    """The text of the page, and of the Markdown without its marks, as written now."""
+    page = Page(write_report(root, study).read_text())
+    return page.text.replace(" : ", ": "), re.sub(r"[*`\\]", "", (root / "report.md").read_text())
+
+
+def files_of(root):
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 def test_everything_is_rebuilt_alike_from_the_files(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after")
+    records = set(files_of(root))
     write_report(root, STUDY)
-    made = {path: path.read_bytes() for path in [*root.glob("*.*"), *root.glob("figures/*")]}
-    names = {str(path.relative_to(root)) for path in made} - {"comparison.json"}
-    assert names == {
-        *("curves.csv", "summary.csv", "report.md", "report.html", "figures/a-figure.png", "figures/a-figure.svg")
+    made = files_of(root)
+    names = {str(path.relative_to(root)) for path in set(made) - records}
+    assert names == {"curves.csv", "summary.csv", "report.md", "report.html"} | {
+        f"figures/a-figure.{form}" for form in ("png", "svg")
     }
     for name in names:
         (root / name).unlink()
     assert write_report(root, STUDY) == root / "report.html"
-    for path, content in made.items():
-        assert path.read_bytes() == content, path.name
+    assert files_of(root) == made
 
 
 def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
@@ -90,39 +94,59 @@ def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
     pd.testing.assert_frame_equal(curves, read_curves(root, read_comparison(root)), check_dtype=False)
 
 
-def test_the_tables_numbers_are_the_hand_worked_ones(make_comparison, tmp_path):
-    # test figures are the ends + 0.5: means 4.5 and 4.3, standard deviations 1 and 0.9; differences -0.1, -0.2, -0.3
-    table = main_table(*tables(make_comparison(tmp_path, ",".join(ENDS), loss=ends))).set_index("variant")
-    baseline, variant = table.loc["elu+1-none"], table.loc["elu+1-rope-after"]
-    assert baseline["test bits per byte"] == "4.500\n[2.016, 6.984]"
-    assert variant["test bits per byte"] == "4.300\n[2.064, 6.536]"
-    assert baseline["minus baseline"] == "baseline"
-    assert variant["minus baseline"] == "-0.2000\n[-0.4484, +0.0484]"
-    assert variant["steps to baseline's final validation loss"] == "0\n[0, 0]"
-    assert baseline["steps to baseline's final validation loss"] == "-"
-    assert variant["tokens/s"] == "1,070"
-    assert variant["n"] == "3"
-
-
 def test_below_three_seeds_and_without_a_baseline_the_table_says_so(make_comparison, tmp_path):
     table = main_table(*tables(make_comparison(tmp_path, "elu+1-rope-after", 2)))
     assert not any("[" in cell for row in table.to_numpy().tolist() for cell in row)
     assert table["minus baseline"].tolist() == ["elu+1-none was not run"]
 
 
-def test_failures_are_in_the_table_and_in_the_list(make_comparison, tmp_path):
-    fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates=fates)
-    page = Page(write_report(root, STUDY).read_text())
-    said = "1 of 3 failed: seed 1: the loss was not finite at step 40"
-    listed = "elu+1-rope-after, seed 1 : failed. the loss was not finite at step 40"
-    assert said in page.text
-    assert listed in page.text
-    assert said in (root / "report.md").read_text()
-    assert "5 of 6 runs" in page.text
-    root = make_comparison(tmp_path / "none", "elu+1-none", 1, fates={("elu+1-none", 0): ("failed", "why")})
-    assert "No run has finished yet." in Page(write_report(root, STUDY).read_text()).text
-    assert "No run has finished yet." in (root / "report.md").read_text()
+FAILED = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
+QUEUED = {("elu+1-none", seed): ("queued", None) for seed in range(3)}
+LOST = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "it is read-only"}
+SPLITS = {"sha256": "", "note": "Made up.", "bytes": 5000, "splits": {"train": 3000, "test": 20}, "unit": "examples"}
+TOLD = [
+    (
+        {"variants": "elu+1-none,elu+1-rope-after", "fates": FAILED},
+        """1 of 3 failed: seed 1: the loss was not finite at step 40
+        elu+1-rope-after, seed 1: failed. the loss was not finite at step 40
+        5 of 6 runs""",
+        "log.txt",
+    ),
+    ({"seeds": 1, "fates": {("elu+1-none", 0): ("failed", "why")}}, "No run has finished yet.", "log.txt"),
+    ({"fates": QUEUED}, "3 runs are queued. This command finishes what is missing:", "no reason recorded"),
+    ({"unrecorded": [LOST]}, "1 of 3 failed: seed 2: it is read-only", "log.txt"),
+    (
+        {"notes": ["The code changed since."]},
+        """The code changed since.
+        Linear attention with the feature map elu(x) + 1
+        Not real text.
+        How to read it.
+        Its caption.
+        0123abc
+        a processor
+        python -m experiments run convergence --preset smoke
+        python -m experiments report DIRECTORY
+        Trained on a CPU: the same command gives the same metrics and weights bit for bit""",
+        "Resumed",
+    ),
+    (
+        {"machine": {"device": "NVIDIA H100"}, "nondeterministic": ["put_", "matrix products of cuBLAS"]},
+        """metrics are not the same bit for bit when the command is run again
+        PyTorch names in a training step of these variants: put_; matrix products of cuBLAS.""",
+        "Trained on a CPU",
+    ),
+    ({"data": [SPLITS | {"name": "d", "source": "s"}]}, "train 3,000, test 20", "mine.txt"),
+    ({"data": [SPLITS | {"name": "text", "source": "mine.txt"}]}, "on mine.txt\nData mine.txt", "Data text"),
+]
+
+
+@pytest.mark.parametrize(("made", "told", "not_told"), TOLD)
+def test_a_report_tells_what_became_of_the_runs_and_what_they_were_made_of(
+    make_comparison, tmp_path, no_pictures, made, told, not_told
+):
+    for text in written(make_comparison(tmp_path, **{"variants": "elu+1-none"} | made)):
+        assert [line for line in told.splitlines() if line.strip() not in text] == []
+        assert not_told not in text
 
 
 def test_html_escapes_what_comes_from_files(make_comparison, tmp_path):
@@ -161,18 +185,6 @@ def test_where_there_is_no_main_figure_of_the_study_the_first_one_stands_by_the_
     assert "](figures/" in (root / "report.md").read_text(encoding="utf-8").partition("## Table")[0]
 
 
-def test_the_report_tells_all_that_is_needed_to_judge_it(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", notes=["The code changed since."])
-    for text in (Page(write_report(root, STUDY).read_text()).text, (root / "report.md").read_text()):
-        for needed in (
-            *("The code changed since.", "Linear attention with the feature map elu(x) + 1", "Not real text."),
-            *("How to read it.", "Its caption.", "2.13.0", "0123abc", "ab" * 32, "a processor"),
-            *("python -m experiments run convergence --preset smoke", "python -m experiments report DIRECTORY"),
-        ):
-            assert needed in text
-    assert "](figures/a-figure.png)" in (root / "report.md").read_text()
-
-
 @pytest.mark.parametrize("uses_data", [True, False])
 def test_data_notes_stand_once_above_the_figures_of_the_data(make_comparison, tmp_path, uses_data):
     def figures(*arguments):
@@ -187,27 +199,6 @@ def test_data_notes_stand_once_above_the_figures_of_the_data(make_comparison, tm
         assert text.partition(start)[2].partition(end)[0].count("Not real text.") == uses_data
 
 
-def test_a_file_of_ones_own_is_named(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none")
-    record = json.loads((root / "comparison.json").read_text())
-    record["data"][0] |= {"name": "text", "source": "mine.txt"}
-    (root / "comparison.json").write_text(json.dumps(record))
-    text = Page(write_report(root, STUDY).read_text()).text
-    assert "on mine.txt" in text
-    assert "Data mine.txt" in text
-    assert "Data text" not in text
-
-
-def test_queued_runs_are_counted_and_the_command_that_goes_on_is_given(make_comparison, tmp_path):
-    fates = {("elu+1-none", seed): ("queued", None) for seed in range(3)}
-    root = make_comparison(tmp_path, "elu+1-none", fates=fates)
-    html = Page(write_report(root, STUDY).read_text()).text
-    for text in (html, (root / "report.md").read_text()):
-        assert "3 runs are queued. This command finishes what is missing:" in text
-        assert "no reason recorded" not in text
-        assert "log.txt" not in text
-
-
 @pytest.mark.parametrize("markup", [True, False])
 def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tmp_path, markup):
     fates = {("elu+1-none", 2): ("failed", "why [not]")}
@@ -218,31 +209,6 @@ def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tm
     assert "2 of 3" in text
     assert "elu+1-none: 1 of 3 failed: seed 2: why [not]" in text
     assert re.search(r"\[\d\.\d{3}, \d\.\d{3}\]", text)
-
-
-@pytest.mark.parametrize("command", ["report", "run convergence --preset smoke --out"])
-@pytest.mark.parametrize(
-    ("name", "make", "said"),
-    [
-        (
-            "figures",
-            Path.touch,
-            "figures is no directory, and figures are written there; move it elsewhere",
-        ),
-        ("figures", lambda path: path.symlink_to("/tmp"), "figures is a link to "),
-        ("summary.csv", Path.mkdir, "summary.csv is a directory, and a file is written there; move it elsewhere"),
-    ],
-)
-def test_what_is_in_the_way_of_a_report_is_told_before_the_work(
-    make_comparison, tmp_path, capsys, monkeypatch, command, name, make, said
-):
-    root = make_comparison(tmp_path, "elu+1-none")
-    make(root / name)
-    monkeypatch.setattr("experiments.report.report.summarise", None)
-    assert main([*command.split(), str(root)]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
 
 
 def test_a_directory_that_is_no_comparison_is_refused_in_one_line(tmp_path):
@@ -309,18 +275,6 @@ def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
     assert "sha256 `` a`b ``." in markdown
 
 
-@pytest.mark.parametrize("unit", ["bytes", "examples"])
-def test_splits_are_told_in_what_they_count(make_comparison, tmp_path, unit):
-    splits = {"train": 3000, "test": 20}
-    data = [{"name": "d", "sha256": "", "source": "s", "note": "", "bytes": 5000, "splits": splits, "unit": unit}]
-    root = make_comparison(tmp_path, "elu+1-none", data=data)
-    write_report(root, STUDY)
-    told = " examples" if unit == "examples" else ""
-    assert f"Data **d**: 5,000 bytes; train 3,000, test 20{told}. Source: s." in (root / "report.md").read_text()
-    row = "examples" if unit == "examples" else "splits"
-    assert f"<td>{row}</td><td>train 3,000, test 20</td>" in (root / "report.html").read_text()
-
-
 @pytest.fixture(scope="module")
 def reported(make_comparison, tmp_path_factory):
     """A comparison with its report, to be copied."""
@@ -348,28 +302,25 @@ def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_pa
         (root / name).mkdir()
     else:
         (root / name).write_text(content)
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    before = files_of(root)
     capsys.readouterr()
     assert main(["report", str(root)]) == 2
     output, said = capsys.readouterr()
-    assert output == ""
-    assert said.count("\n") == 1
+    assert (output, said.count("\n")) == ("", 1)
     assert message in said
-    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert files_of(root) == before
 
 
-def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(make_comparison, tmp_path):
+def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(reported, tmp_path):
     def fails(root, output, comparison, curves, summary):
         save_figure(lambda: Figure(figsize=(2, 2)), output / "figures", "a-figure")
         raise ValueError("for the test")
 
-    root = make_comparison(tmp_path, "elu+1-none")
-    write_report(root, STUDY)
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    root = shutil.copytree(reported, tmp_path / "copy")
+    before = files_of(root)
     with pytest.raises(ValueError, match="for the test"):
         write_report(root, dataclasses.replace(STUDY, figures=fails))
-    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-    assert not list(root.glob(".report-*"))
+    assert files_of(root) == before
 
 
 @pytest.mark.parametrize(
@@ -385,31 +336,12 @@ def test_a_report_needs_no_more_than_one_split_of_a_variant(make_comparison, tmp
     assert not (root / "figures" / "validation-gain.svg").exists()
 
 
-def test_a_report_of_a_gpu_says_what_is_not_the_same_again(make_comparison, tmp_path):
-    machine = {"cpu": "a processor", "device": "NVIDIA H100"}
-    root = make_comparison(
-        tmp_path, "elu+1-none", machine=machine, nondeterministic=["put_", "matrix products of cuBLAS"]
-    )
-    text = Page(write_report(root, STUDY).read_text()).text
-    assert "metrics are not the same bit for bit when the command is run again" in text
-    assert "PyTorch names in a training step of these variants: put_; matrix products of cuBLAS." in text
-
-
-def test_what_happened_to_a_run_on_the_way_is_told(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none")
+def test_what_happened_to_a_run_on_the_way_is_told_with_its_log(make_comparison, tmp_path, no_pictures):
+    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("failed", "why")})
     notes = ["checkpoint step00000012 is damaged and was passed over: <why>", "resumed at step 8"]
     status = root / "elu+1-none" / "seed1" / "status.json"
     status.write_text(json.dumps({"state": "done", "reason": None, "notes": notes}))
-    text = Page(write_report(root, STUDY).read_text()).text
-    assert f"elu+1-none, seed 1 : {notes[0]}; {notes[1]}" in text
-    assert "Trained on a CPU: the same command gives the same metrics and weights bit for bit" in text
-
-
-def test_a_failure_that_could_not_be_written_into_its_directory_is_shown(make_comparison, tmp_path):
-    run = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "PermissionError: it is read-only"}
-    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("running", None)}, unrecorded=[run])
-    text = Page(write_report(root, STUDY).read_text()).text
-    assert "1 of 3 failed: seed 2: PermissionError: it is read-only" in text
-    assert "log.txt" not in text
     (root / "elu+1-none" / "seed2" / "log.txt").touch()
-    assert "Log: elu+1-none/seed2/log.txt" in Page(write_report(root, STUDY).read_text()).text
+    text, _ = written(root)
+    assert f"elu+1-none, seed 1: {notes[0]}; {notes[1]}" in text
+    assert "Log: elu+1-none/seed2/log.txt" in text

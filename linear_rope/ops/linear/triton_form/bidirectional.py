@@ -114,7 +114,7 @@ def read_sums(call, sums, output, total_out):
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
-    q, query_scale = map_queries(call, None, None, batch, head, row, start)
+    q, query_scale = map_queries(call, *held_projection(call), batch, head, row, start)
     turned_q = rotated_queries(call, q, batch, start)
     total, nothing = tl.zeros([call.C], tl.float32), tl.zeros([call.C], tl.float32)
     if call.DENOMINATOR != "none":
@@ -137,7 +137,7 @@ def reader_gradients(call, sums, output, total, grad_output, grad_total, grad_q,
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
-    q, query_scale = map_queries(call, None, None, batch, head, row, start)
+    q, query_scale = map_queries(call, *held_projection(call), batch, head, row, start)
     gain = reader_gains(call, sums, total, query_scale, row, start)
     of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
     of_read, normaliser = tl.zeros([call.C], tl.float32), tl.zeros([call.BLOCK_M], tl.float32)
@@ -199,7 +199,7 @@ def summand_gradients(call, sums, of_sums, grad_k, grad_v, grad_own, of_k):
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
-    k, key_scale = map_keys(call, None, None, batch, head, row, start)
+    k, key_scale = map_keys(call, *held_projection(call), batch, head, row, start)
     there = is_key(call, batch, start)
     enter = tl.where(there, 1.0, 0.0)
     if call.HAS_SCALE:

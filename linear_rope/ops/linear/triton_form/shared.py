@@ -212,7 +212,10 @@ def load_inputs(call, x, batch, head, start):
 
 @triton.jit
 def load_projection(call, start):
-    """(CHANNELS, BLOCK_M), channels from ``start`` on, a column for each feature, zero beyond D and M. And its rest."""
+    """(CHANNELS, BLOCK_M), channels from ``start`` on, a column for each feature, zero beyond D and M. And its rest.
+
+    (A function of Triton 3.6 cannot return None: without a rest it is the projection again, which nobody reads.)
+    """
     channel, feature = start + tl.arange(0, call.CHANNELS), tl.arange(0, call.BLOCK_M)
     row = feature
     if call.PAIRED:
@@ -221,7 +224,8 @@ def load_projection(call, start):
         row = feature % (call.M // 2)
     inside = (channel < call.D)[:, None] & (feature < call.M)[None, :]
     at = row[None, :] * call.D + channel[:, None]
-    projection, rest = tl.load(call.projection + at, mask=inside, other=0.0), None
+    projection = tl.load(call.projection + at, mask=inside, other=0.0)
+    rest = projection
     if call.projection_rest is not None:
         rest = tl.load(call.projection_rest + at, mask=inside, other=0.0)
     return projection, rest
@@ -229,8 +233,8 @@ def load_projection(call, start):
 
 @triton.jit
 def held_projection(call):
-    """What a loop over chunks takes to :func:`map_keys`: all of the projection, or None to load it block by block."""
-    projection, rest = None, None
+    """What a loop over chunks takes to :func:`map_keys`: all of the projection, or zeros if it is loaded in parts."""
+    projection, rest = 0.0, 0.0
     if call.FORMULA == "favor+" and call.CHANNELS == call.BLOCK_INPUT:
         projection, rest = load_projection(call, 0)
     return projection, rest
@@ -242,7 +246,7 @@ def projected(call, x, projection, rest):
     if call.C == 1:  # a product has 16 rows and more; here ω is as the map has it
         root: tl.constexpr = (2 * call.HALF_NORM) ** 0.5
         exponent = tl.sum(tl.trans(x.to(tl.float32)) * projection.to(tl.float32), 0)[None, :] * root
-    elif rest is None:
+    elif call.projection_rest is None:
         precision: tl.constexpr = "ieee" if call.PRECISION == "ieee" else "tf32x3"
         exponent = product(x, projection, call.DTYPE, precision)
     else:
@@ -263,7 +267,7 @@ def project(call, x, y, projection, rest, batch, head, start):
     exponent_of_y, square_of_y = exponent, square
     for first in range(0, call.D, call.CHANNELS):
         block, rest_of_block = projection, rest
-        if projection is None:
+        if call.CHANNELS != call.BLOCK_INPUT:
             block, rest_of_block = load_projection(call, first)
         part = load_channels(call, x, batch, head, start, first)
         exponent += projected(call, part, block, rest_of_block)
@@ -486,7 +490,8 @@ def keys_there(call, values, log_scale, batch, row, start):
 @triton.jit
 def map_both(call, batch, head, row, start):
     """Of its keys, then of its queries."""
-    k, key_scale, q, query_scale = mapped(call, call.k, call.q, None, None, batch, head, start)
+    projection, rest = held_projection(call)
+    k, key_scale, q, query_scale = mapped(call, call.k, call.q, projection, rest, batch, head, start)
     k, key_scale = keys_there(call, k, key_scale, batch, row, start)
     return k, key_scale, q, query_scales(call, query_scale, row, start)
 

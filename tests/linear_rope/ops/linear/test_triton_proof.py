@@ -170,7 +170,7 @@ def test_a_broken_kernel_is_found_told_of_once_and_not_taken(monkeypatch: pytest
     broken(monkeypatch)
     with pytest.warns(UserWarning, match=r"Triton kernels fail.*elu\+1 float32.*errors.* q .*chunked") as warned:
         assert not is_triton(attended())
-    assert len(warned) == 1
+    assert len([one for one in warned if issubclass(one.category, UserWarning)]) == 1
     assert not is_triton(attended())  # and says no more
     (outcome,) = entries(proofs)[proof.environment(CPU)].values()
     assert outcome["errors"]["q"] > 1e-2 > outcome["errors"]["k"]
