@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.plan import estimated_seconds, nondeterministic, note_plugins, print_head, print_plan
+from experiments.commands.plan import estimated_seconds, note_plugins, print_head, print_plan
 from experiments.config import Config
 from experiments.console import available_cores, command_line, duration, make_console
 from experiments.data.registry import load_data
@@ -47,8 +47,8 @@ from experiments.study import Study, resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.train import models, tuning
 from experiments.train.chosen_objective import make_objective
+from experiments.train.group import check_can_shard
 from experiments.train.objectives import Objective, evaluated, floors_of
-from experiments.train.processes import check_can_shard
 from experiments.train.tuning import parse_rates, untuned
 from experiments.variants import (
     RANDOM_KERNELS,
@@ -215,13 +215,6 @@ class _Trainer:
         self.objective.save(self.root)
         write_record(self.root / "comparison.json", comparison)
 
-    def note_nondeterministic(self, comparison: Comparison) -> None:
-        if self.device.type == "cuda" and not all(
-            is_finished(self.root, *run, self.config.steps) for run in comparison.runs
-        ):
-            comparison.nondeterministic = nondeterministic(comparison, self.config, self.objective, self.device)
-            write_record(self.root / "comparison.json", comparison)
-
     def training(self, at: Path, what: Comparison) -> Training:
         """What the runs of a comparison share."""
         settings = {variant.name: variant.settings for variant in what.variants}
@@ -372,7 +365,6 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     for note in (*comparison.notes, *_short_of_the_peak(config)):
         console.print(f"note: {note}", soft_wrap=True)
     failures = _tune(trainer, comparison)
-    trainer.note_nondeterministic(comparison)
     trainer.reuse_trials(comparison)
     waiting = untuned(comparison)
     ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])

@@ -72,7 +72,8 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "summary.csv": evidence.summary.to_csv(index=False),
         }
         made |= {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
-        made |= {f"{name}.csv": to_csv(resolve(make)(root), "%.6g") for name, make in study.rebuilt.items()}
+        for name, make in study.rebuilt.items():
+            made[f"{name}.csv"] = resolve(make)(root).to_csv(index=False, float_format="%.6g")
         # The page, which shows all the others, comes last.
         made |= {file: template(file).render(content) for file in ("report.md", "report.html")}
     (root / "figures").mkdir(exist_ok=True)

@@ -34,10 +34,10 @@ from experiments.run.plan import JobRecord, write_job, write_status, write_that_
 from experiments.run.signals import stop_signals_are_collected
 from experiments.trackers.registry import TrackedRun, Trackers
 from experiments.train.chosen_objective import make_objective
-from experiments.train.loop import RunStopped, train_run
+from experiments.train.group import Group, connect, tells_of_a_lost_process
+from experiments.train.loop import RunLog, RunStopped, Trainer
 from experiments.train.objectives import Objective
 from experiments.train.pretrained import AS_PRETRAINED
-from experiments.train.processes import ALONE, Connected, connect, tells_of_a_lost_process
 from experiments.train.steps import RunFailed
 from experiments.variants import get_variant
 
@@ -110,38 +110,43 @@ def _train_here(job: Job, received: list[int], started: int) -> Ended:
         lease.release()
 
 
-def _train(job: Job, lease: SoftFileLease, received: list[int], started: int) -> None:
-    signed = printed = float("-inf")
+class JobLog(RunLog):
+    """Prints how a run goes, and signs its directory's life in between."""
 
-    def should_stop() -> bool:
-        nonlocal signed
-        if time.monotonic() - signed > SIGN_SECONDS:
-            signed = time.monotonic()
+    def __init__(self, job: Job, lease: SoftFileLease, received: list[int]) -> None:
+        super().__init__()
+        self._job, self._lease, self._received = job, lease, received
+        self._signed = self._printed = float("-inf")
+
+    def check(self) -> None:
+        check_lease(self._lease)
+
+    def should_stop(self) -> bool:
+        if time.monotonic() - self._signed > SIGN_SECONDS:
+            self._signed = time.monotonic()
             with suppress(OSError):
-                os.utime(job.directory / "status.json")
-        return bool(received)
+                os.utime(self._job.directory / "status.json")
+        return bool(self._received)
 
-    def progress(step: int, loss: float, tokens_per_second: float, unit: str, steps: int) -> None:
-        nonlocal printed
-        if step == steps or time.monotonic() - printed > PLAIN_SECONDS:
-            printed = time.monotonic()
-            told = rates(Advanced(job.run, step, loss, tokens_per_second), unit)
-            print(f"{job.run}: step {step}/{steps}, {told}", flush=True)
+    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
+        if step == self.steps or time.monotonic() - self._printed > PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            told = rates(Advanced(self._job.run, step, loss, tokens_per_second), self.unit)
+            print(f"{self._job.run}: step {step}/{self.steps}, {told}", flush=True)
 
-    def check() -> None:
-        check_lease(lease)
-
-    def note(sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         print(sentence, flush=True)
-        check()
-        write_status(job.directory, "running", note=sentence)
+        self.check()
+        write_status(self._job.directory, "running", note=sentence)
 
+
+def _train(job: Job, lease: SoftFileLease, received: list[int], started: int) -> None:
     remove_leftovers(job.directory)
     needed = read_job(job.directory)[2]
     write_that_it_is_trained(job.directory, environment.software(needed.device))
     several = started > 1 or needed.nproc > 1
     with peers(job, needed.nproc) if started == 1 and several else nullcontext():
-        train_job(job, several, progress=progress, should_stop=should_stop, note=note, check=check)
+        train_job(job, several, JobLog(job, lease, received))
 
 
 def train_as_peer(job: Job, received: list[int]) -> int:
@@ -151,7 +156,7 @@ def train_as_peer(job: Job, received: list[int]) -> int:
     """
     try:
         if not is_finished(job.root, *job.run, read_job(job.directory)[1].config["steps"]):
-            train_job(job, several=True)
+            train_job(job, True, RunLog())
     except RunStopped:
         return 128 + (received[0] if received else signal.SIGTERM)
     except RunFailed:
@@ -190,24 +195,14 @@ def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> Objective:
     return make_objective(load_data(config.data, data_dir, data_file), config, job.root)
 
 
-def train_job(
-    job: Job,
-    several: bool,
-    *,
-    progress: Callable[[int, float, float, str, int], None] = lambda step, loss, rate, unit, steps: None,
-    should_stop: Callable[[], bool] = lambda: False,
-    note: Callable[[str], None] = lambda sentence: None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
+def train_job(job: Job, several: bool, log: RunLog) -> None:
     """Train what is left of a run, as one of ``several`` processes or alone.
 
-    ``progress`` is told the unit of the loss and the last step besides; all else is as ``train_run`` says.
-
     Raises:
-        RunFailed, RunStopped, OSError: as ``train_run``; or the data are no longer those of the comparison.
+        RunFailed, RunStopped, OSError: as ``Trainer.fit``; or the data are no longer those of the comparison.
     """
     _, record, needed = read_job(job.directory)
-    _check_machine(needed, note)
+    _check_machine(needed, log.note)
     for module in needed.plugins:
         load_plugin(module)
     config, objective = Config(**record.config), load_objective(job, record, needed)
@@ -219,40 +214,19 @@ def train_job(
     device = torch.device(needed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
-    processes = connect(device, config.threads, _sharing(needed.shard)) if several else ALONE
+    group = connect(device, config.threads, needed.shard) if several else Group(device)
     tracked = TrackedRun(job.root, job.directory, *job.run, record.config)
     try:
-        with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
-            train_run(
-                job.directory,
-                variant,
-                job.run.seed,
-                config,
-                objective,
-                processes.device(device),
-                progress=lambda step, loss, rate: progress(step, loss, rate, objective.loss_unit, config.steps),
-                should_stop=should_stop,
-                note=note,
-                follow=trackers.follow,
-                check=check,
-                processes=processes,
-            )
+        with Trackers(needed.trackers if group.is_first else [], tracked, log.note) as trackers:
+            log.followers.append(trackers.follow)
+            Trainer(job.directory, variant, job.run.seed, config, objective, log, group).fit()
     except RuntimeError as error:
         if not tells_of_a_lost_process(error):
             raise
         traceback.print_exc()
         raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
     finally:
-        processes.part_ways()
-
-
-def _sharing(shard: bool) -> type[Connected]:
-    """How processes train a model together."""
-    if not shard:
-        return Connected
-    from experiments.train.sharded import Sharded  # which not every PyTorch can import
-
-    return Sharded
+        group.close()
 
 
 def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:

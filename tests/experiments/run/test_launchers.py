@@ -19,7 +19,7 @@ from experiments.records.schema import Status
 from experiments.run.job import train_directory
 from experiments.run.loop import UNRECORDED
 from experiments.run.registry import LAUNCHERS
-from experiments.train.models import LanguageModel, build_model
+from experiments.train.models import Shape, build_model
 from experiments.variants import get_variant
 from tests.experiments.run.conftest import PROJECT
 from tests.made_up import repeated_rows, undrawn
@@ -183,7 +183,7 @@ def test_parameters_on_record_are_those_of_the_models(tmp_path):
     record = read_comparison(tmp_path)
     for each in record.variants:
         config = get_variant(each.name).config(Config(**record.config))
-        model = build_model(get_variant(each.name), config, 0, LanguageModel(256, config.context))
+        model = build_model(get_variant(each.name), config, 0, Shape(256, config.context))
         assert each.parameters == sum(weight.numel() for weight in model.parameters()), each.name
 
 

@@ -34,13 +34,15 @@ CONFIG = dataclasses.replace(
 TRAIN = """
 import sys
 from experiments.run.job import read_job, train_job
-from experiments.train.loop import RunStopped
+from experiments.train.loop import RunLog, RunStopped
 
 job, done = read_job(sys.argv[1])[0], []
-def should_stop():
-    return len(done) == int(sys.argv[2])
+class Log(RunLog):
+    progress = lambda self, *step: done.append(step)
+    should_stop = lambda self: len(done) == int(sys.argv[2])
+    note = lambda self, sentence: print(sentence)
 try:
-    train_job(job, False, progress=lambda *step: done.append(step), should_stop=should_stop, note=print)
+    train_job(job, False, Log())
 except RunStopped:
     sys.exit(3)
 """
