@@ -37,7 +37,7 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
     claims = declared_claims(claims_of(STUDIES[comparison.study]), name, comparison.study)
 
     def judged():
-        rows = evaluate(claims, tmp_path, comparison, curves, reference=name, command="run")
+        rows = evaluate(claims, tmp_path, comparison, curves, reference=name)
         return {row.claim.key: (row.estimate, row.verdict) for row in rows}
 
     whole = judged()
