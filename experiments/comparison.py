@@ -33,18 +33,16 @@ from experiments.run.job import load_objective, read_job
 from experiments.show.draw import mark_floors, shown_floors
 from experiments.show.rows import plotted
 from experiments.show.style import variant_style
-from experiments.train.classification import ClassifierModel, TextClassifier
-from experiments.train.masked import MaskedModel, MaskedToken
-from experiments.train.models import LanguageModel, Trained, resolve_device
+from experiments.train.classification import TextClassifier
+from experiments.train.masked import MaskedToken
+from experiments.train.models import Kind, Shape, Trained, resolve_device
 from experiments.train.objectives import GeneratedSequences, NextByte, NextSubword
-from experiments.train.subwords import FILE, SubwordTokenizer
-from experiments.train.text_tokens import TextTokenizer
+from experiments.train.tokens import FILE, SubwordTokenizer, TextTokenizer
 from experiments.train.trained_models import packed_model, trained_models
 from experiments.train.translation import (
     BEAMS,
     LENGTH_PENALTY,
     Translation,
-    TranslationModel,
     Translator,
     load_average,
 )
@@ -54,6 +52,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_TOKENS = 10**6
+PREDICTING = NextByte, NextSubword, GeneratedSequences, MaskedToken, Translation
+KINDS: dict[str, Kind] = {objective.name: objective.kind for objective in PREDICTING}
+"""of models, by the name of the objective on record"""
 T = TypeVar("T", SubwordTokenizer, TextTokenizer)
 
 
@@ -191,30 +192,25 @@ class TrainedRun:
         except RuntimeError:
             raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
         if is_packed(root, self.variant, self.seed):
-            return packed_model(root, record, self.variant, self.seed, self._trained_for()).to(place)
+            return packed_model(root, record, self.variant, self.seed, self._shape()).to(place)
         notes: list[str] = []
         if (state := run_status(root, self.variant, self.seed).state) == "done":
             variants = [variant for variant in record.variants if variant.name == self.variant]
             of_this = replace(record, variants=variants, seeds=[self.seed])
-            for _, _, model in trained_models(root, of_this, self._trained_for(), "the model", notes):
+            for _, _, model in trained_models(root, of_this, self._shape(), "the model", notes):
                 return model.to(place)
         problem = notes[0] if notes else f"it is {state}"
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
 
-    def _trained_for(self) -> Trained:
+    def _shape(self) -> Trained:
         """What made the model, which the record tells of all that the project has; others have their data set."""
         root, record = self.comparison.directory, self.comparison.record
-        sizes = record.objective.vocabulary, record.config["context"]
-        if record.objective.name in (kind.name for kind in (NextByte, NextSubword, GeneratedSequences)):
-            return LanguageModel(*sizes)
-        if record.objective.name == Translation.name:
-            return TranslationModel(*sizes)
-        if record.objective.name == MaskedToken.name:
-            return MaskedModel(*sizes)
-        if record.objective.texts:
-            of_each = record.objective.texts == 3 or not record.objective.classes
-            return ClassifierModel(*sizes, 1 if of_each else len(record.objective.classes))
-        return load_objective(*read_job(run_directory(root, self.variant, self.seed)))
+        objective = record.objective
+        kind = "labels" if objective.texts else KINDS.get(objective.name)
+        if kind is None:
+            return load_objective(*read_job(run_directory(root, self.variant, self.seed)))
+        outputs = 1 if objective.texts == 3 else max(1, len(objective.classes))
+        return Shape(objective.vocabulary, record.config["context"], kind, outputs)
 
     def generate(
         self,

@@ -18,10 +18,9 @@ from linear_rope.checks import check_padding_mask, check_weights_are_known
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
-from linear_rope.positions.registry import InAttention, find_position, make_positions
+from linear_rope.positions.registry import InAttention, find_position
 from linear_rope.positions.scores import ScorePositions
-from linear_rope.positions.segments import positions_within, segments_of
-from linear_rope.positions.tokens import token_positions
+from linear_rope.registry import taken as given
 
 MakeAttention = Callable[[int], nn.Module]
 
@@ -62,7 +61,7 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
             )
         width = config.dim // config.heads
         sizes = {"dim": config.dim, "heads": config.heads, "head_dim": width, "max_length": config.max_length}
-        settings["score_positions"] = make_positions(encoding, causal=causal, **sizes)
+        settings["score_positions"] = encoding(**given(encoding, sizes | {"causal": causal}))
     if config.decay != "none":
         settings["decay"] = config.decay
     if config.rope_scaling is not None:
@@ -169,7 +168,7 @@ def positions_of(config: ModelConfig, kind: type[nn.Module]) -> Any:
     if isinstance(encoding, InAttention) or not issubclass(encoding, kind):
         return None
     names = ("vocab_size", "dim", "layers", "max_length", "initial_std")
-    return make_positions(encoding, **{name: getattr(config, name) for name in names})
+    return encoding(**given(encoding, {name: getattr(config, name) for name in names}))
 
 
 class Embedding(nn.Module):
@@ -202,24 +201,6 @@ class Stack(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
         check_weights_are_known(self)
         initialise(self, config)
-
-    def whole(
-        self,
-        embedding: Embedding,
-        tokens: Tensor,
-        key_padding_mask: Tensor | None,
-        segment_ids: Tensor | None,
-        cu_seqlens: Tensor | None,
-    ) -> Tensor:
-        """(B, N) tokens → (B, N, dim), after the last norm."""
-        check_tokens(tokens, "tokens", key_padding_mask)
-        segments = segments_of(segment_ids, cu_seqlens, tokens, key_padding_mask)
-        if segments is None:
-            positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
-        else:
-            positions = positions_within(segments, key_padding_mask)
-        x = embedding(tokens, positions)
-        return self.norm(self.through_blocks(x, positions, key_padding_mask=key_padding_mask, segment_ids=segments))
 
     def through_blocks(self, x: Tensor, positions: Tensor, **masks: Tensor | None) -> Tensor:
         """(B, N, dim) → (B, N, dim), before the last norm; ``masks`` are those that :class:`Block` takes."""

@@ -78,20 +78,10 @@ def sample(
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """A token for each sequence: the likeliest at a temperature of 0, else one of :func:`sampling_probabilities`.
+    """A token for each sequence of logits (B, V), (B, 1) int64: at a temperature of 0 the likeliest, else one of
+    :func:`sampling_probabilities`, which says what the settings are and what it refuses.
 
-    Args:
-        logits: (B, V), of any floating dtype.
-        temperature: 0, or 1e-6 or more.
-        top_k: see there.
-        top_p: see there.
-        generator: of the draws, on the logits' device; None is PyTorch's global one.
-
-    Returns:
-        (B, 1) int64.
-
-    Raises:
-        ValueError: a number out of its range.
+    The generator of the draws is on the logits' device; None is PyTorch's global one.
     """
     if temperature == 0:
         check_sampling(temperature, top_k, top_p)
@@ -103,9 +93,7 @@ def sample(
 def reordered(state: Any, order: Tensor) -> Any:
     """The states of the sequences that ``order`` (B',) int64 names, in that order; they can be named several times.
 
-    Args:
-        state: tensors whose first dimension counts the sequences, None, and tuples (also named ones) of these.
-        order: indices of sequences.
+    A state is tensors whose first dimension counts the sequences, None, and tuples (also named ones) of these.
     """
     return mapped(state, lambda _, x: x.index_select(0, order))
 

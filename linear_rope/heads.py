@@ -23,15 +23,9 @@ class MaskedLM(nn.Module):
         initialise(self, config)
 
     def forward(self, tokens: Tensor, at: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Scores of the token that belongs at each place.
+        """Scores of the token that belongs at each place of (B, N) int64 tokens, (B, N, vocab_size).
 
-        Args:
-            tokens: (B, N) int64.
-            at: (B, N) bool, the places that are asked for; None for all.
-            key_padding_mask: (B, N) bool, True at padding.
-
-        Returns:
-            (B, N, vocab_size) logits, or (number of places, vocab_size) of those asked for, row by row.
+        With ``at`` (B, N) bool, the places that are asked for: (number of places, vocab_size), row by row.
         """
         x = self.encoder(tokens, key_padding_mask)
         if at is not None:

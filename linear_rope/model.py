@@ -14,6 +14,7 @@ from linear_rope.blocks import Block, Embedding, MakeAttention, Stack, attention
 from linear_rope.decoding import beam_search, check_sampling, reordered, sample
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.registry import has_table
+from linear_rope.positions.segments import positions_within, segments_of
 from linear_rope.positions.tokens import token_positions
 from linear_rope.states import savable
 
@@ -30,9 +31,52 @@ class _OneSequence(Stack):
         make = attention or partial(attention_of_layer, config, causal=self.causal)
         self.stack(config, (Block(config, make(layer)) for layer in range(config.layers)))
 
+    def forward(
+        self,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """(B, N, vocab_size) logits of a :class:`CausalLM`, (B, N, dim) representations of an :class:`Encoder`.
+
+        Args:
+            tokens: (B, N) int64.
+            key_padding_mask: (B, N) bool, True at padding.
+            segment_ids: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token of a
+                segment predicts is not the first one of the next.
+            cu_seqlens: the same for B = 1.
+
+        Raises:
+            ValueError: tokens of another shape or dtype, more than a learned position table has, or a segment that
+                comes back.
+        """
+        check_tokens(tokens, "tokens", key_padding_mask)
+        segments = segments_of(segment_ids, cu_seqlens, tokens, key_padding_mask)
+        if segments is None:
+            positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
+        else:
+            positions = positions_within(segments, key_padding_mask)
+        x = self.embedding(tokens, positions)
+        x = self.through_blocks(x, positions, key_padding_mask=key_padding_mask, segment_ids=segments)
+        return self._read(self.norm(x))
+
+    def _read(self, x: Tensor) -> Tensor:
+        return x
+
+
+def check_table(config: ModelConfig, what: str, tokens: int, more: int = 0) -> None:
+    """Raises ValueError if ``tokens`` and ``more`` of them are beyond a learned position table."""
+    if has_table(config.position) and tokens + more > config.max_length:
+        raise ValueError(
+            f"{what} {tokens}, but the learned position table ends at {config.max_length}; give a smaller length, "
+            "or make the model with a larger max_length"
+        )
+
 
 class CausalLM(_OneSequence):
-    """A decoder-only language model: pre-norm blocks, GELU MLP, tied embedding.
+    """A decoder-only language model: pre-norm blocks, GELU MLP, tied embedding. It gives the scores of the next token.
 
     Args:
         config: its shape.
@@ -42,31 +86,8 @@ class CausalLM(_OneSequence):
 
     causal = True
 
-    def forward(
-        self,
-        tokens: Tensor,
-        key_padding_mask: Tensor | None = None,
-        *,
-        segment_ids: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
-    ) -> Tensor:
-        """Scores of the next token.
-
-        Args:
-            tokens: (B, N) int64.
-            key_padding_mask: (B, N) bool, True at padding.
-            segment_ids: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token of a
-                segment predicts is not the first one of the next.
-            cu_seqlens: the same for B = 1.
-
-        Returns:
-            (B, N, vocab_size) logits.
-
-        Raises:
-            ValueError: tokens of another shape or dtype, more than a learned position table has, or a segment that
-                comes back.
-        """
-        return self.embedding.logits(self.whole(self.embedding, tokens, key_padding_mask, segment_ids, cu_seqlens))
+    def _read(self, x: Tensor) -> Tensor:
+        return self.embedding.logits(x)
 
     @torch.no_grad()
     def generate(
@@ -110,11 +131,7 @@ class CausalLM(_OneSequence):
             if not 0 <= seed < 2**64:
                 raise ValueError(f"seed is {seed}; give 0 to 2**64 - 1")
             generator = torch.Generator(prompt.device).manual_seed(seed)
-        if has_table(self.config.position) and prompt.shape[1] + length - 1 > self.config.max_length:
-            raise ValueError(
-                f"length is {length} after a prompt of {prompt.shape[1]}, but the learned position table ends at "
-                f"{self.config.max_length}; give a smaller length, or make the model with a larger max_length"
-            )
+        check_table(self.config, f"length is {length} after a prompt of", prompt.shape[1], length - 1)
         states: tuple[Any, ...] = (None,) * len(self.blocks)
         tokens, new = prompt, prompt
         for _ in range(length):
@@ -131,21 +148,6 @@ class Encoder(_OneSequence):
     """A bidirectional encoder: every token sees every unpadded token. The arguments are those of :class:`CausalLM`."""
 
     causal = False
-
-    def forward(
-        self,
-        tokens: Tensor,
-        key_padding_mask: Tensor | None = None,
-        *,
-        segment_ids: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
-    ) -> Tensor:
-        """(B, N) int64 tokens, (B, N) bool mask → (B, N, dim) representations; the others as in :class:`CausalLM`.
-
-        Raises:
-            ValueError: as there.
-        """
-        return self.whole(self.embedding, tokens, key_padding_mask, segment_ids, cu_seqlens)
 
 
 @savable()
@@ -241,11 +243,7 @@ class EncoderDecoder(Stack):
         if len(tokens) % state.sources:
             raise ValueError(f"tokens are {len(tokens)} sequences for {state.sources} sources; give a multiple of that")
         last = state.length + tokens.shape[1]
-        if has_table(self.config.position) and last > self.config.max_length:
-            raise ValueError(
-                f"a target of {last} tokens is longer than the learned position table, {self.config.max_length}; make "
-                "the model with a larger max_length"
-            )
+        check_table(self.config, "the length of a target is", last)
         positions = torch.arange(state.length, last, device=tokens.device)
         x = self.encoder.embedding(tokens, positions)
         x, own = self.advance(x, positions, state.own, state.read, state.sources)
@@ -263,18 +261,14 @@ class EncoderDecoder(Stack):
         length_penalty: float = 0.6,
         longest: int,
     ) -> Tensor:
-        """The best target that :func:`linear_rope.decoding.beam_search` finds for each source.
+        """The best target that :func:`linear_rope.decoding.beam_search`, which has the other arguments, finds for each
+        source.
 
         The source is encoded once; a linear attention's state does not grow with the target.
 
         Args:
             source: (B, K) int64.
             source_padding_mask: (B, K) bool, True at padding.
-            begin: the token that every target begins with; it is not part of the result.
-            end: the token that ends a target.
-            beams: how many sequences go on at a time; 1 takes the likeliest token each time.
-            length_penalty: α of ((5 + length) / 6)^α.
-            longest: most tokens of a result, its end among them.
 
         Returns:
             (B, N) int64, N up to ``longest``, with ``end`` behind the end.
@@ -282,11 +276,7 @@ class EncoderDecoder(Stack):
         Raises:
             ValueError: as :meth:`start` and the search, or more tokens than a learned position table has.
         """
-        if has_table(self.config.position) and longest > self.config.max_length:
-            raise ValueError(
-                f"longest is {longest}, but the learned position table ends at {self.config.max_length}; give a "
-                "smaller one, or make the model with a larger max_length"
-            )
+        check_table(self.config, "longest is", longest)
         state = self.start(source, source_padding_mask)
 
         def step(tokens: Tensor, sequences: Tensor, sources: Tensor) -> Tensor:
@@ -296,13 +286,5 @@ class EncoderDecoder(Stack):
             logits, state = self.step(tokens, state)
             return logits
 
-        return beam_search(
-            step,
-            len(source),
-            begin=begin,
-            end=end,
-            beams=beams,
-            length_penalty=length_penalty,
-            longest=longest,
-            device=source.device,
-        )
+        options: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "longest": longest}
+        return beam_search(step, len(source), begin=begin, end=end, device=source.device, **options)

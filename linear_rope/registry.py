@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -108,6 +109,12 @@ class Registry(MutableMapping[str, T], Generic[T]):
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Those of installed packages by name, in its order; read once for each ``sys.path``: that takes a while."""
     return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+
+
+def taken(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that ``make`` names as arguments."""
+    names = signature(make).parameters
+    return {name: value for name, value in settings.items() if name in names}
 
 
 def forget_packages() -> None:

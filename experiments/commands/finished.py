@@ -39,7 +39,6 @@ def _holds(there: Comparison, study: Study, options: RunOptions, config: Config)
         and {*range(seeds)} <= {*there.seeds}
         and options.baseline in (None, there.baseline)
         and all(_is_as_recorded(each, recorded.get(each.name), bool(rates)) for each in variants)
-        and not there.unrecorded
         # Of what could not be measured, some may be there now.
         and all(note.startswith(CONTINUED) for note in there.notes)
         and all(is_finished(options.directory, *run, config.steps) for run in there.runs)

@@ -46,7 +46,7 @@ from experiments.records.store import (
 )
 from experiments.studies.registry import STUDIES
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
-from experiments.train.subwords import FILE as TOKENIZER
+from experiments.train.tokens import FILE as TOKENIZER
 from experiments.train.trained_models import PACKED_SEED, packed_weights
 from experiments.train.weights import weights_as_bytes
 

@@ -21,15 +21,14 @@ from experiments.records.schema import Comparison, Origin
 from experiments.run.registry import LAUNCHERS
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
-from experiments.train.determinism import nondeterministic_operations
-from experiments.train.loop import on_device
+from experiments.train.evaluate import on_device
 from experiments.train.models import build_model
 from experiments.train.objectives import Objective
 from experiments.train.optimizers import make_optimizer
 from experiments.train.schedule import fall_begins
-from experiments.train.steps import RunFailed, training_step
+from experiments.train.steps import Steps
 from experiments.train.tuning import MOST_BEYOND, fewest_trials
-from experiments.variants import Variant, get_variant, modules_of
+from experiments.variants import Variant, modules_of
 from linear_rope.ops.linear import native, triton_form
 
 MEASURING_SECONDS = 3
@@ -140,10 +139,9 @@ def _estimated_seconds(variant: Variant, config: Config, objective: Objective, d
     On a GPU, where those would tell of launches alone, from whole steps (not compiled, so of a slower run).
     """
     torch.set_num_threads(config.threads)
-    is_whole = device.type == "cuda"
-    trial, sequences = _trial_step(variant, config, objective, device, is_whole)
-    times = timeit.repeat(partial(trial, 1), repeat=3, number=1)
-    per_sequence = statistics.mean(times[1:]) * (1 if is_whole else config.layers) / sequences
+    trial, sequences = _trial_step(variant, config, objective, device)
+    times = timeit.repeat(trial, repeat=3, number=1)
+    per_sequence = statistics.mean(times[1:]) * (1 if device.type == "cuda" else config.layers) / sequences
     if device.type == "cuda":
         del trial
         torch.cuda.empty_cache()  # the runs are other processes
@@ -155,33 +153,15 @@ def _estimated_seconds(variant: Variant, config: Config, objective: Objective, d
 
 
 def _trial_step(
-    variant: Variant, config: Config, objective: Objective, device: torch.device, is_whole: bool = False
-) -> tuple[Callable[[int], object], int]:
-    """A training step of a one-layer model, to be called with its number, and the sequences it takes.
-
-    ``is_whole``: of the whole model on a whole batch.
-    """
+    variant: Variant, config: Config, objective: Objective, device: torch.device
+) -> tuple[Callable[[], object], int]:
+    """A training step of a one-layer model, on a GPU of the whole one on a whole batch, and the sequences it takes."""
+    is_whole = device.type == "cuda"
     sequences = config.batch_size if is_whole else max(1, min(config.batch_size, 1024 // config.context))
     # A learning rate of almost nothing: the steps are a trial, and must not diverge.
     layers = config.layers if is_whole else 1
-    small = dataclasses.replace(config, layers=layers, batch_size=sequences, learning_rate=1e-12)
+    small = dataclasses.replace(config, layers=layers, batch_size=sequences, learning_rate=1e-12, compile="no")
     model = build_model(variant, small, 0, objective).to(device)
-    optimizer = make_optimizer(model, small)
+    steps = Steps(model, make_optimizer(model, small), objective, small)
     batch = on_device(tuple(tensor[:sequences] for tensor in objective.batch(0, 0)), device)
-    return lambda step: training_step(model, optimizer, objective, batch, small, step), sequences
-
-
-def nondeterministic(comparison: Comparison, config: Config, objective: Objective, device: torch.device) -> list[str]:
-    """The operations of the variants that give other bits when they are run again, by PyTorch's account."""
-    found: list[str] = []
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return ["of none of them it could be found out (the GPU is another machine's)"]
-    for record in comparison.variants:
-        try:
-            variant = get_variant(record.name)
-            trial, _ = _trial_step(variant, variant.config(config), objective.of(variant.settings), device)
-            found += nondeterministic_operations(partial(trial, 0))
-        except (RuntimeError, RunFailed) as error:
-            # Out of memory, say: its run will tell the same, and the others go on.
-            found.append(f"of {record.name} it could not be found out ({type(error).__name__})")
-    return list(dict.fromkeys(found))
+    return partial(steps.make, 0, batch), sequences

@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.plan import estimated_seconds, nondeterministic, note_plugins, print_head, print_plan
+from experiments.commands.plan import estimated_seconds, note_plugins, print_head, print_plan
 from experiments.config import Config
 from experiments.console import available_cores, command_line, duration, make_console
 from experiments.data.registry import load_data
@@ -32,23 +32,23 @@ from experiments.records.record import (
     run_status,
     write_record,
 )
-from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
+from experiments.records.schema import Comparison, Origin, VariantRecord
 from experiments.report.report import result_table, write_report
 from experiments.run.display import Display
 from experiments.run.extend import as_it_was, extend, extended_config, was_stopped
-from experiments.run.loop import Launcher
+from experiments.run.loop import Ended, Launcher
 from experiments.run.peers import check_can_share
 from experiments.run.plan import Training, prepare_runs
 from experiments.run.registry import LAUNCHERS, is_elsewhere
-from experiments.run.reuse import Trained, other_code, take_over, trained_runs
-from experiments.run.runs import Failure, train_runs
+from experiments.run.reuse import ReusableRun, other_code, reusable_runs, take_over
+from experiments.run.runs import train_runs
 from experiments.run.time_limit import TimeLimit, parse_time, without_limit
 from experiments.study import Study, resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.train import models, tuning
 from experiments.train.chosen_objective import make_objective
+from experiments.train.group import check_can_shard
 from experiments.train.objectives import Objective, evaluated, floors_of
-from experiments.train.processes import check_can_shard
 from experiments.train.tuning import parse_rates, untuned
 from experiments.variants import (
     RANDOM_KERNELS,
@@ -124,7 +124,7 @@ def run_training(
     for size in {*sizes.values()}:
         models.check_parameters_match({name: parameters[name] for name in sizes if sizes[name] == size})
     passed_over: list[str] = []
-    reusable = {} if options.reuse is None else trained_runs(options.reuse, passed_over)
+    reusable = {} if options.reuse is None else reusable_runs(options.reuse, passed_over)
 
     console = make_console()
     command = command_line(without_limit(options.words))
@@ -201,7 +201,7 @@ class _Trainer:
     objective: Objective
     device: torch.device
     launcher: Launcher
-    reusable: dict[str, Trained]
+    reusable: dict[str, ReusableRun]
     limit: TimeLimit | None
     workers: int
     """runs at a time, where it is known"""
@@ -214,13 +214,6 @@ class _Trainer:
         # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
         self.objective.save(self.root)
         write_record(self.root / "comparison.json", comparison)
-
-    def note_nondeterministic(self, comparison: Comparison) -> None:
-        if self.device.type == "cuda" and not all(
-            is_finished(self.root, *run, self.config.steps) for run in comparison.runs
-        ):
-            comparison.nondeterministic = nondeterministic(comparison, self.config, self.objective, self.device)
-            write_record(self.root / "comparison.json", comparison)
 
     def training(self, at: Path, what: Comparison) -> Training:
         """What the runs of a comparison share."""
@@ -240,7 +233,7 @@ class _Trainer:
             trackers=parse_trackers(options.tracker),
         )
 
-    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> dict[Run, Failure]:
+    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> dict[Run, Ended]:
         """Train those of a comparison's runs that are not done; what is to be noted is ``comparison``'s."""
         training = self.training(at, what)
         self.objective.save(at)
@@ -298,11 +291,11 @@ class _Trainer:
     def reuse_trials(self, comparison: Comparison) -> None:
         """The trials at a variant's best rate are its runs with their seeds."""
         if (self.root / TRIALS).is_dir():
-            self.reusable = trained_runs(self.root / TRIALS, comparison.notes) | self.reusable
+            self.reusable = reusable_runs(self.root / TRIALS, comparison.notes) | self.reusable
 
-    def tell(self, failures: dict[tuple[Path, Run], Failure]) -> None:
-        for (at, run), failure in failures.items():
-            self.console.print(f"{failure.ended.state}: {run}: {failure.reason}", soft_wrap=True)
+    def tell(self, failures: dict[tuple[Path, Run], Ended]) -> None:
+        for (at, run), ended in failures.items():
+            self.console.print(f"{ended.state}: {run}: {ended.reason or ended.state}", soft_wrap=True)
             self.console.print(f"  its log: {run_directory(at, *run) / 'log.txt'}", soft_wrap=True)
         if failures:
             self.console.print("the same command tries what failed again")
@@ -367,24 +360,17 @@ def recorded_seconds(root: Path, names: Sequence[str], steps: int) -> dict[str, 
 def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
     root, console, objective = trainer.root, trainer.console, trainer.objective
     remove_leftovers(root)
-    comparison.unrecorded = []
     trainer.begin(comparison)
     config = trainer.config
     for note in (*comparison.notes, *_short_of_the_peak(config)):
         console.print(f"note: {note}", soft_wrap=True)
     failures = _tune(trainer, comparison)
-    trainer.note_nondeterministic(comparison)
     trainer.reuse_trials(comparison)
     waiting = untuned(comparison)
     ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
     if ready.variants:
         ended = trainer.train(root, ready, comparison, runs_by_seed(ready))
-        failures |= {(root, run): failure for run, failure in ended.items()}
-    comparison.unrecorded = [
-        UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
-        for (at, run), failure in failures.items()
-        if not failure.recorded and at == root
-    ]
+        failures |= {(root, run): each for run, each in ended.items()}
 
     if leaves_the_report(trainer):
         trainer.tell(failures)
@@ -423,7 +409,7 @@ def _short_of_the_peak(config: Config) -> list[str]:
     ]
 
 
-def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], Failure]:
+def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], Ended]:
     """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
 
     What is to be tried next follows from the trials on disk, so that the search goes on where it was stopped.
@@ -436,7 +422,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], F
     where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
     trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
     store.make_directory(at)
-    failures: dict[Run, Failure] = {}
+    failures: dict[Run, Ended] = {}
     while True:
         trials = tuning.trials(root, comparison)
         write_record(at / "comparison.json", trials)
@@ -446,7 +432,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], F
             break
         failures |= trainer.train(at, trials, comparison, runs)
     _choose_rates(trainer.console, root, comparison)
-    return {(at, run): failure for run, failure in failures.items()}
+    return {(at, run): ended for run, ended in failures.items()}
 
 
 def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:

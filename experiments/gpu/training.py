@@ -13,7 +13,7 @@ from experiments.gpu.step import COMPILED_TOGETHER, Step
 from experiments.gpu.timing import compare, warm_up
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
-from experiments.train.models import LanguageModel, build_model
+from experiments.train.models import Shape, build_model
 from experiments.train.objectives import NextByte
 from experiments.train.optimizers import make_optimizer
 from experiments.train.steps import QueuedSteps, Steps
@@ -51,7 +51,7 @@ def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, 
         own = variant.config(config)
         if not is_compiled:
             own = dataclasses.replace(own, compile="no")
-        model = build_model(variant, own, 0, LanguageModel(own.vocabulary_size, own.context)).to(step.device)
+        model = build_model(variant, own, 0, Shape(own.vocabulary_size, own.context)).to(step.device)
         steps = Steps if step.rehearses else QueuedSteps
         calls[name] = partial(steps(model, make_optimizer(model, own), objective, own).make, 0, batch)
         return warm_up(calls[name], step.device)

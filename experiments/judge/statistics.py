@@ -100,15 +100,13 @@ def first_at_or_below(curve: "pd.Series[float]", target: float) -> float:
 def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """Every run that is planned with its ``state`` and ``reason``.
 
-    The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
-    counts as done only with its test figure on record.
+    The state is that of status.json, but a run counts as done only with its test figure on record.
     """
     tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
     tested = set(zip(tests["variant"], tests["seed"], strict=True))
-    unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
     rows = []
     for variant, seed in planned_runs(root, comparison):
-        status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
+        status = run_status(root, variant, seed)
         state, reason = str(status.state), status.reason
         if state == "done" and (variant, seed) not in tested:
             state, reason = "unfinished", "its status is done, but no test figure is on record"

@@ -48,8 +48,6 @@ class Row(NamedTuple):
     """one of ``VERDICTS``"""
     remark: str
     """why there is no verdict, and what a reader has to know; may be empty"""
-    command: str
-    """what measures it"""
 
     @property
     def was_asked(self) -> bool:
@@ -79,7 +77,6 @@ def evaluate(
     curves: pd.DataFrame | None,
     *,
     reference: str,
-    command: str,
 ) -> list[Row]:
     """A row for every claim of a study, judged on one comparison; ``comparison`` None: nothing of it is there.
 
@@ -106,7 +103,7 @@ def evaluate(
         verdict, p, remarks = _judge(claim, sample, adjusted[claim.key] if sides else None, why)
         found, unit = estimate_of(claim, sample), sample.unit_of_sample if sample else "seeds"
         where = reference, claim.data or data, claim.size or of_comparison
-        rows.append(Row(claim, *where, found, unit, p, verdict, ". ".join(filter(None, remarks)), command))
+        rows.append(Row(claim, *where, found, unit, p, verdict, ". ".join(filter(None, remarks))))
     return rows
 
 

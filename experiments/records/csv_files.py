@@ -1,12 +1,8 @@
-"""The tables of a comparison: written as CSV so that no spreadsheet runs them; read from that, or as they are packed.
-
-A spreadsheet takes a text that begins with ``= + - @``, a tab or a carriage return for a formula. Such a text gets an
-apostrophe in front, which the reader here takes off again. Numbers stay as they are.
-"""
+"""The tables of a comparison: read from CSV files, or as they are packed."""
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,22 +12,7 @@ import pandas as pd
 from experiments.records.files import is_there, read_file, wrong_file
 from experiments.records.parquet import pyarrow, read_texts
 
-_FORMULA = r"'*[=+\-@\t\r]"
-_FIGURES = r"[+-][\d.,%\[\] +-]*"
-"""a signed number with its interval: nothing in it can be called"""
 REMEDY = "remove it, or run the comparison again to measure it anew"
-
-
-def to_csv(table: pd.DataFrame, float_format: str | None = None) -> str:
-    """The table as the text of a CSV file, without its index, and with nothing that begins like a formula."""
-    safe = table.copy()
-    for name, kind in table.dtypes.items():
-        if not pd.api.types.is_numeric_dtype(kind):
-            text = table[name].astype("string")
-            risky = text.str.match(_FORMULA).fillna(False) & ~text.str.fullmatch(_FIGURES).fillna(False)
-            # Pandas does not quote a carriage return, which would end the row.
-            safe[name] = text.where(~risky, "'" + text).str.replace(r"\r\n?", "\n", regex=True)
-    return safe.to_csv(index=False, float_format=float_format)
 
 
 class Column(NamedTuple):
@@ -43,7 +24,6 @@ class Column(NamedTuple):
 
 
 TEXT = Column(str)
-"""text as it was before ``to_csv``"""
 whole = partial(Column, int)
 """(least, most) -> a column of whole numbers in this range"""
 number = partial(Column, float)
@@ -57,8 +37,8 @@ def find_table(path: Path) -> Path | None:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A CSV or Parquet file as texts, as they were before ``to_csv``. Raises ValueError that names it."""
-    return _named(path, partial(_texts, read_file(path, REMEDY), path.suffix))
+    """A CSV or Parquet file as texts. Raises ValueError that names it."""
+    return _read(path, (), ())
 
 
 def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -> pd.DataFrame:
@@ -68,34 +48,26 @@ def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -
 
     Raises ValueError that names the file, and the column, if it is not so, or a value not of its type and range.
     """
-    path = find_table(path) or path
-    content = read_file(path, REMEDY)
-    return _named(path, partial(_parsed, content, path.suffix, tuple(columns.items()), tuple(key))).copy()
+    return _read(find_table(path) or path, tuple(columns.items()), tuple(key)).copy()
 
 
-def _named(path: Path, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    if path.suffix == ".parquet":
+def _read(path: Path, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
+    content, is_packed = read_file(path, REMEDY), path.suffix == ".parquet"
+    if is_packed:
         pyarrow()  # where it is not installed, the file is not to blame
     try:
-        return read()
+        return _parsed(content, is_packed, columns, key)
     except ValueError as error:
         raise wrong_file(str(path), str(error), REMEDY) from None
 
 
-def _texts(content: bytes, suffix: str) -> pd.DataFrame:
-    if suffix == ".parquet":
-        return read_texts(content)
-    try:
-        with warnings.catch_warnings(action="error"):  # pandas only warns of a row that is too long
-            table = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, index_col=False)
-    except (ValueError, Warning) as error:  # pandas' own errors are ValueErrors
-        raise ValueError(f"is no CSV ({error})") from None
-    return table.replace(rf"^'(?={_FORMULA})", "", regex=True)
-
-
 @lru_cache(maxsize=4)  # of a study's claims most read the same table
-def _parsed(content: bytes, suffix: str, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
-    table = _texts(content, suffix)
+def _parsed(
+    content: bytes, is_packed: bool, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]
+) -> pd.DataFrame:
+    table = read_texts(content) if is_packed else _texts(content)
+    if not columns:
+        return table
     names = [name for name, _ in columns]
     lacking = [name for name in names if name not in table.columns]
     if lacking:
@@ -116,6 +88,14 @@ def _parsed(content: bytes, suffix: str, columns: tuple[tuple[str, Column], ...]
     if table.duplicated(list(key)).any():
         raise ValueError(f"has two rows of the same {', '.join(key)}")
     return table
+
+
+def _texts(content: bytes) -> pd.DataFrame:
+    try:
+        with warnings.catch_warnings(action="error"):  # pandas only warns of a row that is too long
+            return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, index_col=False)
+    except (ValueError, Warning) as error:  # pandas' own errors are ValueErrors
+        raise ValueError(f"is no CSV ({error})") from None
 
 
 def _as_number(text: str) -> float:

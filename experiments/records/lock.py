@@ -1,48 +1,52 @@
-"""The lock of a comparison's directory: one run at a time, and a second one is told who holds it."""
+"""Who may write: one command at a time in a comparison's directory, and one process at a time in a run's."""
 
 import os
-import re
 import socket
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
-import psutil
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLease, Timeout
 from rich.console import Console
 
 from experiments.errors import why
 from experiments.records.files import check_links, read_file, write_atomically
 
-ENDED = " (ended)"
-"""what is added to the name of a lock's holder when it lets go by itself"""
-OWNER_SECONDS = 2
-"""how long the holder of a lock may take to write down who it is"""
+LEASE = ".lease"
+RENEWED = 5.0
+"""seconds between two renewals of a lease"""
+STALE = 60.0
+"""seconds without one after which another machine's lease is taken over"""
+
+
+class LeaseLost(Exception):
+    """Another process has taken a run's directory over."""
 
 
 @contextmanager
 def only_one_run(root: Path, console: Console) -> Iterator[None]:
-    """Hold the directory's lock. The system lets go of it however this process ends.
+    """Hold the lock of a comparison's directory. The system lets go of it however this process ends.
 
     Raises:
         ValueError: another process holds it, a link leads out of the directory, or it cannot be written.
     """
-    lock, owner = _locked(root), root / ".owner"
-    me = f"process {os.getpid()} on {socket.gethostname()}"
-    try:
-        if owner.exists() and not (before := _read_owner(owner)).endswith(ENDED):
-            console.print(f"{before} was writing here and did not end by itself; this run goes on from it")
+    holder = root / ".holder"
+    with _locked(root):
+        if holder.exists():
+            console.print(f"{_told(holder)} was writing here and did not end by itself; this run goes on from it")
         try:
-            write_atomically(owner, me)
+            write_atomically(holder, f"process {os.getpid()} on {socket.gethostname()}")
         except OSError as error:
             told = f"--out {root} cannot be written ({why(error)}); make room, or give another --out"
             raise ValueError(told) from None
-        yield
-    finally:
-        with suppress(OSError):
-            write_atomically(owner, me + ENDED)
-        lock.release()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                holder.unlink()
 
 
 def check_free(root: Path) -> None:
@@ -59,25 +63,66 @@ def _locked(root: Path) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        holder = _holder(root / ".owner")
-        raise ValueError(f"--out {root} is being written by {holder}; wait, or give another --out") from None
+        told = f"--out {root} is being written by {_told(root / '.holder')}; wait, or give another --out"
+        raise ValueError(told) from None
     return lock
 
 
-def _holder(owner: Path) -> str:
-    """Who holds the lock: a moment passes between a process's taking it and its saying so."""
-    deadline = time.monotonic() + OWNER_SECONDS
-    while True:
-        holder = _read_owner(owner)
-        number = re.search(r"process ([0-9]+) on (.*)", holder)
-        is_dead = number and number[2] == socket.gethostname() and not psutil.pid_exists(int(number[1]))
-        if (number and not is_dead and not holder.endswith(ENDED)) or time.monotonic() > deadline:
-            return holder.removesuffix(ENDED)
-        time.sleep(0.05)
-
-
-def _read_owner(owner: Path) -> str:
+def _told(holder: Path) -> str:
     try:
-        return read_file(owner, "remove it").decode(errors="replace")
-    except ValueError:
+        return read_file(holder, "remove it").decode(errors="replace")
+    except ValueError:  # it has not said so yet
         return "another process"
+
+
+def run_lease(directory: Path) -> SoftFileLease:
+    """The lease on a run's directory, which holds also where machines share no locks.
+
+    One whose process is known to have ended is taken over at once, another machine's when it was not renewed for a
+    minute by the clock of who waits for it. A process that was suspended, or cut off from the files, finds it lost when
+    it goes on (``check_lease``), and must not write.
+    """
+    marker = directory / LEASE
+    if _is_empty(marker):  # what a process leaves that is killed before it has written who it is
+        time.sleep(1)
+        if _is_empty(marker):
+            marker.unlink(missing_ok=True)
+    return SoftFileLease(directory / LEASE, lease_duration=STALE, heartbeat_interval=RENEWED)
+
+
+def _is_empty(marker: Path) -> bool:
+    return marker.exists() and not marker.stat().st_size
+
+
+def check_lease(lease: SoftFileLease) -> None:
+    """Raises LeaseLost if this process does not have the lease any more."""
+    if not lease.is_lock_held_by_us:
+        now = holder_of(Path(lease.lock_file).parent) or "the lease is gone"
+        raise LeaseLost(f"another process has taken its directory over: {now}")
+
+
+def holder_of(directory: Path) -> str | None:
+    """Who has the lease of a run's directory, or had it to its end; None: nobody."""
+    owner = SoftFileLease(directory / LEASE).owner
+    return owner and f"process {owner.pid} on {owner.hostname.partition('?')[0]}"
+
+
+def live_holders(directories: Iterable[Path]) -> dict[Path, str]:
+    """Who renews the lease of which of some directories; waits for longer than that takes if there are leases."""
+    before = {directory: renewed for directory in directories if (renewed := _renewed(directory))}
+    if before:
+        time.sleep(2 * RENEWED)
+    return {each: holder_of(each) or "it" for each in before if _renewed(each) not in (None, before[each])}
+
+
+def _renewed(directory: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return os.stat(directory / LEASE).st_mtime_ns
+    return None
+
+
+@cache
+def machine() -> str:
+    """This machine since it was started."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else uuid.getnode()}"

@@ -147,15 +147,6 @@ HIGHER_IS_BETTER = ("accuracy", "bleu", "f1", "matthews", "spearman")
 """of the metrics that floors may have besides the compared one"""
 
 
-class UnrecordedRun(Struct, kw_only=True):
-    """What became of a run whose status.json could not be written."""
-
-    variant: str
-    seed: Natural
-    state: State
-    reason: str
-
-
 class Comparison(Struct, kw_only=True, omit_defaults=True):
     """comparison.json: what was run, on what and with what.
 
@@ -182,7 +173,6 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     rate_seeds: Natural = 0
     """how many seeds decide between a variant's best rates, in a grid that extends itself until the best is inside; 0:
     the first seed decides, in the grid as it is, as in records from before there was a choice"""
-    unrecorded: list[UnrecordedRun] = []
     nondeterministic: list[str] = []
     """operations of the variants that give other bits when they are run again"""
     plugins: list[Origin] = []

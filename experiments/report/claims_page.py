@@ -17,7 +17,6 @@ from experiments.errors import why
 from experiments.judge.claims import SEEN, claims_of
 from experiments.judge.references import REFERENCES, command, declared_claims
 from experiments.judge.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
-from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
 from experiments.report.evidence import read_evidence
 from experiments.report.render import template
@@ -76,17 +75,17 @@ def read_sections(studies: Mapping[str, Study], results: Path) -> list[Section]:
         rows: list[Row] = []
         answers = {}
         for reference in references:
-            made, root = command(reference), results / reference
+            root = results / reference
             if (root / "comparison.json").exists():
                 evidence = read_evidence(root, study)
                 if evidence.comparison.study != name:
                     what = f"{root / 'comparison.json'} is of the study {evidence.comparison.study}"
                     raise ValueError(f"{what}, and {reference} is one of {name}; move it elsewhere")
-                rows += [row._replace(reference=reference, command=made) for row in evidence.rows]
+                rows += [row._replace(reference=reference) for row in evidence.rows]
                 answers[reference] = evidence.answer
             else:
                 declared = declared_claims(claims_of(study), reference, name)
-                rows += evaluate(declared, root, None, None, reference=reference, command=made)
+                rows += evaluate(declared, root, None, None, reference=reference)
                 answers[reference] = ""
         if rows:
             sections.append(Section(name, study.said(study.question), rows, answers, study.primary))
@@ -111,7 +110,7 @@ def table(sections: Iterable[Section]) -> str:
         for section in sections
         for row in section.rows
     ]
-    return to_csv(pd.DataFrame(rows), "%.6g")
+    return pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
 
 
 def page(sections: Iterable[Section]) -> str:

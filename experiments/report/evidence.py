@@ -86,5 +86,5 @@ def read_evidence(root: Path, study: Study, baseline: str | None = None) -> Evid
     check_trials(root, comparison)
     curves = read_curves(root, comparison)
     claims = declared_claims(claims_of(study), comparison.name, study.name)
-    rows = evaluate(claims, root, comparison, curves, reference=comparison.name, command=comparison.command)
+    rows = evaluate(claims, root, comparison, curves, reference=comparison.name)
     return Evidence(root, study, comparison, curves, summarise(root, comparison, curves), rows)

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import RULE
-from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
@@ -68,9 +67,13 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "used_data": [each for each in evidence.comparison.data if each.note and any(e.uses_data for e in entries)],
             "main": main_figure,
         }
-        made: dict[str, str | bytes] = {"curves.csv": to_csv(evidence.curves), "summary.csv": to_csv(evidence.summary)}
+        made: dict[str, str | bytes] = {
+            "curves.csv": evidence.curves.to_csv(index=False),
+            "summary.csv": evidence.summary.to_csv(index=False),
+        }
         made |= {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
-        made |= {f"{name}.csv": to_csv(resolve(make)(root), "%.6g") for name, make in study.rebuilt.items()}
+        for name, make in study.rebuilt.items():
+            made[f"{name}.csv"] = resolve(make)(root).to_csv(index=False, float_format="%.6g")
         # The page, which shows all the others, comes last.
         made |= {file: template(file).render(content) for file in ("report.md", "report.html")}
     (root / "figures").mkdir(exist_ok=True)

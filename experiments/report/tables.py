@@ -13,7 +13,6 @@ from rich.text import Text
 
 from experiments.console import printable
 from experiments.judge.statistics import run_states
-from experiments.records.csv_files import to_csv
 from experiments.records.files import visible
 from experiments.records.record import run_status
 from experiments.records.schema import Comparison, Floor
@@ -101,7 +100,8 @@ def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str
             for floor in comparison.floors_of(metric)
         ]
         columns = ["variant", "metric", "unit", "n", "mean", "low", "high", *(["beats"] if floors else [])]
-        return to_csv(pd.concat([found, pd.DataFrame(floors)]).astype({"n": "Int64"})[columns])
+        table = pd.concat([found, pd.DataFrame(floors)]).astype({"n": "Int64"})
+        return table.to_csv(index=False, columns=columns)
     table = main_table(summary, comparison)
     table = table[[each for each in ("variant", "n", *names.values(), "beats") if each in table]]
     flat = table.map(lambda cell: str(cell).replace("\n", " "))

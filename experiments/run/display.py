@@ -48,7 +48,9 @@ class Display:
 
     def show(self, event: Event) -> None:
         run, now = event.run, time.monotonic()
-        if isinstance(event, Started):
+        if isinstance(event, Started) and event.lost:
+            self._print(f"{run}: begun again where there is room, for its {event.lost} has ended")
+        elif isinstance(event, Started):
             self._tasks[run], self._printed[run] = self._add_task(str(run), self._steps), now
             if not self._draws:
                 self._print(f"{run}: started")

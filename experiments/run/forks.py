@@ -1,4 +1,4 @@
-"""Forks a process for each run from one that has imported what they need: ``python -m experiments.run.forks``.
+"""The parent of runs' processes, which imports what they need once: ``python -m experiments.run.forks``.
 
 The fork server of multiprocessing needs a socket with a short path, cannot be started by a daemonic process, and gives
 what it starts later the environment of the first. This one is told what to do, and tells how runs ended, line by line.
@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from experiments.objects import python
 from experiments.records.files import open_to_append
 from experiments.run.loop import UNRECORDED
 
@@ -58,7 +59,7 @@ def _do(asked: dict[str, Any], running: dict[int, int]) -> None:
     else:
         status = 1
         try:
-            status = _train(Path(asked["directory"]), asked["variables"])
+            status = _train(Path(asked["directory"]), asked["variables"], asked["is_forked"])
         except BaseException:
             traceback.print_exc()
         finally:
@@ -66,7 +67,7 @@ def _do(asked: dict[str, Any], running: dict[int, int]) -> None:
             os._exit(status)
 
 
-def _train(directory: Path, variables: dict[str, str]) -> int:
+def _train(directory: Path, variables: dict[str, str], is_forked: bool) -> int:
     from experiments.run.job import train_directory
 
     os.environ.update(variables)
@@ -76,6 +77,9 @@ def _train(directory: Path, variables: dict[str, str]) -> int:
         return UNRECORDED + (error.errno or 0)
     for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log.fileno()), (2, log.fileno())):
         os.dup2(descriptor, stream)
+    if not is_forked:
+        command = [*python(), "-m", "experiments", "train", str(directory)]
+        os.execv(command[0], command)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it writes to its log where it hangs
     print(f"{datetime.now(UTC).isoformat(timespec='seconds')} process {os.getpid()}", flush=True)

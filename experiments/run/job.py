@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from filelock import FileLock, Timeout
+from filelock import SoftFileLease, Timeout
 
 from experiments.config import Config
 from experiments.console import PLAIN_SECONDS
@@ -24,7 +24,7 @@ from experiments.extensions import load_plugin
 from experiments.objects import Job, Run
 from experiments.records import environment
 from experiments.records.files import check_links, read_file, remove_leftovers
-from experiments.records.lease import Lease, LeaseLost, machine
+from experiments.records.lock import LeaseLost, check_lease, machine, run_lease
 from experiments.records.record import is_finished, read_comparison, read_record, run_directory
 from experiments.records.schema import RunConfig
 from experiments.run.display import closing_line, rates
@@ -32,17 +32,16 @@ from experiments.run.loop import UNRECORDED, Advanced, Ended
 from experiments.run.peers import check_can_share, peers, started_processes
 from experiments.run.plan import JobRecord, write_job, write_status, write_that_it_is_trained
 from experiments.run.signals import stop_signals_are_collected
-from experiments.trackers.registry import Trackers
-from experiments.trackers.tracker import TrackedRun
+from experiments.trackers.registry import TrackedRun, Trackers
 from experiments.train.chosen_objective import make_objective
-from experiments.train.loop import RunStopped, train_run
+from experiments.train.group import Group, connect, tells_of_a_lost_process
+from experiments.train.loop import RunLog, RunStopped, Trainer
 from experiments.train.objectives import Objective
 from experiments.train.pretrained import AS_PRETRAINED
-from experiments.train.processes import ALONE, Connected, connect, tells_of_a_lost_process
 from experiments.train.steps import RunFailed
 from experiments.variants import get_variant
 
-LOCK_SECONDS = 300
+LEASE_SECONDS = 300
 """to wait for a process that trains it: the orphan of a killed command lets go of it within a step"""
 SIGN_SECONDS = 1.0
 """between two signs of life"""
@@ -67,94 +66,87 @@ def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
     with stop_signals_are_collected() as received:
         if rank > 0:
             return train_as_peer(job, received)
-        unrecorded = None
+        status = None
         try:
             if trackers:
                 write_job(job, msgspec.structs.replace(needed, trackers=list(trackers)))
             done = is_finished(job.root, *job.run, record.config["steps"])
             ended = Ended(job.run, "done") if done else _train_here(job, received, count)
         except OSError as error:
-            unrecorded = error.errno or 0
+            status = UNRECORDED + (error.errno or 0)
             ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
     with suppress(OSError):  # of a full disk, with the log on it
         print(closing_line(ended), flush=True)
-    if unrecorded is not None:
-        return UNRECORDED + unrecorded
-    return {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
+    return status or {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
 
 
 def _train_here(job: Job, received: list[int], started: int) -> Ended:
     """Train, and record how it ended; of ``started`` processes as the first one. Raises OSError if that cannot be."""
-    lock, lease = FileLock(job.directory / ".lock"), Lease(job.directory)
+    lease = run_lease(job.directory)
+    try:
+        lease.acquire(timeout=LEASE_SECONDS, poll_interval=0.5, cancel_check=lambda: bool(received))
+    except Timeout:
+        if received:
+            return Ended(job.run, "queued", "stopped before its first step")
+        told = f"another process has been training it in the same directory for {LEASE_SECONDS} s"
+        return Ended(job.run, "running", told)
     try:  # held until the end is recorded, so that nobody else's status is overwritten
+        ended = Ended(job.run, "done")
         try:
-            ended = _train(job, lock, lease, received, started)
+            _train(job, lease, received, started)
+        except RunStopped as error:
+            ended = Ended(job.run, "queued", str(error))
+        except (RunFailed, LeaseLost) as error:
+            ended = Ended(job.run, "failed", str(error))
         except Exception as error:
             ended = Ended(job.run, "failed", " ".join(f"{type(error).__name__}: {error}".split())[:400])
             with suppress(OSError):
                 traceback.print_exc()
         with suppress(LeaseLost):
-            lease.check()
+            check_lease(lease)
             write_status(job.directory, ended.state, ended.reason)
         return ended
     finally:
         lease.release()
-        lock.release()
 
 
-def _train(job: Job, lock: FileLock, lease: Lease, received: list[int], started: int) -> Ended:
-    signed = printed = float("-inf")
+class JobLog(RunLog):
+    """Prints how a run goes, and signs its directory's life in between."""
 
-    def should_stop() -> bool:
-        nonlocal signed
-        if time.monotonic() - signed > SIGN_SECONDS:
-            signed = time.monotonic()
+    def __init__(self, job: Job, lease: SoftFileLease, received: list[int]) -> None:
+        super().__init__()
+        self._job, self._lease, self._received = job, lease, received
+        self._signed = self._printed = float("-inf")
+
+    def check(self) -> None:
+        check_lease(self._lease)
+
+    def should_stop(self) -> bool:
+        if time.monotonic() - self._signed > SIGN_SECONDS:
+            self._signed = time.monotonic()
             with suppress(OSError):
-                os.utime(job.directory / "status.json")
-        return bool(received)
+                os.utime(self._job.directory / "status.json")
+        return bool(self._received)
 
-    def progress(step: int, loss: float, tokens_per_second: float, unit: str, steps: int) -> None:
-        nonlocal printed
-        if step == steps or time.monotonic() - printed > PLAIN_SECONDS:
-            printed = time.monotonic()
-            told = rates(Advanced(job.run, step, loss, tokens_per_second), unit)
-            print(f"{job.run}: step {step}/{steps}, {told}", flush=True)
+    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
+        if step == self.steps or time.monotonic() - self._printed > PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            told = rates(Advanced(self._job.run, step, loss, tokens_per_second), self.unit)
+            print(f"{self._job.run}: step {step}/{self.steps}, {told}", flush=True)
 
-    def note(sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         print(sentence, flush=True)
-        lease.check()
-        write_status(job.directory, "running", note=sentence)
-
-    try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _taken(lock, lease):
-            if received:
-                raise RunStopped("stopped before its first step")
-            if time.monotonic() > deadline:
-                told = f"another process has been training it in the same directory for {LOCK_SECONDS} s"
-                return Ended(job.run, "running", told)
-        remove_leftovers(job.directory)
-        needed = read_job(job.directory)[2]
-        write_that_it_is_trained(job.directory, environment.software(needed.device))
-        several = started > 1 or needed.nproc > 1
-        with peers(job, needed.nproc) if started == 1 and several else nullcontext():
-            train_job(job, several, progress=progress, should_stop=should_stop, note=note, check=lease.check)
-        return Ended(job.run, "done")
-    except RunStopped as error:
-        return Ended(job.run, "queued", str(error))
-    except (RunFailed, LeaseLost) as error:
-        return Ended(job.run, "failed", str(error))
+        self.check()
+        write_status(self._job.directory, "running", note=sentence)
 
 
-def _taken(lock: FileLock, lease: Lease) -> bool:
-    """Whether the directory is this process's now; waits for it half a second."""
-    with suppress(Timeout):
-        if not lock.is_locked:
-            lock.acquire(timeout=0.5)
-        if lease.take():
-            return True
-        time.sleep(0.5)
-    return False
+def _train(job: Job, lease: SoftFileLease, received: list[int], started: int) -> None:
+    remove_leftovers(job.directory)
+    needed = read_job(job.directory)[2]
+    write_that_it_is_trained(job.directory, environment.software(needed.device))
+    several = started > 1 or needed.nproc > 1
+    with peers(job, needed.nproc) if started == 1 and several else nullcontext():
+        train_job(job, several, JobLog(job, lease, received))
 
 
 def train_as_peer(job: Job, received: list[int]) -> int:
@@ -164,7 +156,7 @@ def train_as_peer(job: Job, received: list[int]) -> int:
     """
     try:
         if not is_finished(job.root, *job.run, read_job(job.directory)[1].config["steps"]):
-            train_job(job, several=True)
+            train_job(job, True, RunLog())
     except RunStopped:
         return 128 + (received[0] if received else signal.SIGTERM)
     except RunFailed:
@@ -203,24 +195,14 @@ def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> Objective:
     return make_objective(load_data(config.data, data_dir, data_file), config, job.root)
 
 
-def train_job(
-    job: Job,
-    several: bool,
-    *,
-    progress: Callable[[int, float, float, str, int], None] = lambda step, loss, rate, unit, steps: None,
-    should_stop: Callable[[], bool] = lambda: False,
-    note: Callable[[str], None] = lambda sentence: None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
+def train_job(job: Job, several: bool, log: RunLog) -> None:
     """Train what is left of a run, as one of ``several`` processes or alone.
 
-    ``progress`` is told the unit of the loss and the last step besides; all else is as ``train_run`` says.
-
     Raises:
-        RunFailed, RunStopped, OSError: as ``train_run``; or the data are no longer those of the comparison.
+        RunFailed, RunStopped, OSError: as ``Trainer.fit``; or the data are no longer those of the comparison.
     """
     _, record, needed = read_job(job.directory)
-    _check_machine(needed, note)
+    _check_machine(needed, log.note)
     for module in needed.plugins:
         load_plugin(module)
     config, objective = Config(**record.config), load_objective(job, record, needed)
@@ -232,40 +214,19 @@ def train_job(
     device = torch.device(needed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
-    processes = connect(device, config.threads, _sharing(needed.shard)) if several else ALONE
-    tracked = TrackedRun(job.root, job.directory, *job.run, record.config, needed.comparison or str(job.root))
+    group = connect(device, config.threads, needed.shard) if several else Group(device)
+    tracked = TrackedRun(job.root, job.directory, *job.run, record.config)
     try:
-        with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
-            train_run(
-                job.directory,
-                variant,
-                job.run.seed,
-                config,
-                objective,
-                processes.device(device),
-                progress=lambda step, loss, rate: progress(step, loss, rate, objective.loss_unit, config.steps),
-                should_stop=should_stop,
-                note=note,
-                follow=trackers.follow,
-                check=check,
-                processes=processes,
-            )
+        with Trackers(needed.trackers if group.is_first else [], tracked, log.note) as trackers:
+            log.followers.append(trackers.follow)
+            Trainer(job.directory, variant, job.run.seed, config, objective, log, group).fit()
     except RuntimeError as error:
         if not tells_of_a_lost_process(error):
             raise
         traceback.print_exc()
         raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
     finally:
-        processes.part_ways()
-
-
-def _sharing(shard: bool) -> type[Connected]:
-    """How processes train a model together."""
-    if not shard:
-        return Connected
-    from experiments.train.sharded import Sharded  # which not every PyTorch can import
-
-    return Sharded
+        group.close()
 
 
 def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:

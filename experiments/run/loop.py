@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from experiments.objects import Job, Run
-from experiments.records.lease import holders
+from experiments.records.lock import holder_of, live_holders
 from experiments.records.record import read_record
 from experiments.records.schema import State, Status
 from experiments.run.signals import Stopped, stop_signals_are_collected
@@ -60,9 +60,10 @@ class Launcher(Protocol):
 
 
 class Started(NamedTuple):
-    """A run has started."""
+    """A run has started, or begun again elsewhere because ``lost``, the process that trained it, has ended."""
 
     run: Run
+    lost: str = ""
 
 
 class Advanced(NamedTuple):
@@ -88,14 +89,17 @@ Event = Started | Advanced | Ended
 def follow(
     jobs: Sequence[Job], launcher: Launcher, silence: float = math.inf, limit: TimeLimit | None = None
 ) -> Iterator[Event]:
-    """Run every job that there is time for; of each there is one Started, any number of Advanced and one Ended.
+    """Run every job that there is time for; of each there is a Started, any number of Advanced and one Ended.
 
-    A run that writes nothing for so many seconds of ``silence`` is killed. Raises Stopped after SIGINT or SIGTERM, when
-    all have stopped after a checkpoint; a second signal kills them.
+    A run that writes nothing for so many seconds of ``silence`` is killed. The ``limit`` learns how long runs take.
+
+    Raises:
+        Stopped: SIGINT or SIGTERM came, and all have stopped after a checkpoint; a second signal kills them.
+        ValueError: the launcher can start no more; all have been told to stop.
     """
     waiting, running = deque(jobs), list[_Running]()
     elsewhere = bool(getattr(launcher, "elsewhere", False))
-    if elsewhere and (trained := holders(job.directory for job in waiting)):  # of a command that was killed they go on
+    if elsewhere and (trained := live_holders(job.directory for job in waiting)):  # of a command that was killed
         for job in [job for job in waiting if job.directory in trained]:
             waiting.remove(job)
             told = f"an earlier job trains it ({trained[job.directory]}); give the command again when it ends"
@@ -103,8 +107,7 @@ def follow(
     with stop_signals_are_collected() as stop:
         looked = time.monotonic()
         while running or (waiting and not stop):
-            some = [] if stop else _next(waiting, launcher.room - len(running), limit)
-            if some:
+            if not stop and (some := _next(waiting, launcher.room - len(running), limit)):
                 yield from _start(some, launcher, running, elsewhere)
             time.sleep(LOOK_ELSEWHERE if elsewhere else LOOK_SECONDS)
             paused, looked = time.monotonic() - looked, time.monotonic()
@@ -115,6 +118,8 @@ def follow(
                 yield from each.news()
                 if (ended := each.ended(out_of_time)) is not None:
                     running.remove(each)
+                    if limit and ended.state == "done":
+                        limit.ends(each.job)
                     yield ended
                 elif stop or out_of_time:
                     each.stop(len(stop) > 1, STOP_SECONDS if out_of_time else silence)
@@ -132,6 +137,8 @@ def _next(waiting: deque[Job], room: int, limit: TimeLimit | None) -> list[Job]:
             waiting.clear()
         else:
             some.append(waiting.popleft())
+            if limit:
+                limit.begins(some[-1])
     return some
 
 
@@ -145,8 +152,12 @@ def _start(some: list[Job], launcher: Launcher, running: "list[_Running]", elsew
         reason = f"its process could not be started ({type(error).__name__}: {error})"
         yield from (Ended(job.run, "failed", reason) for job in some)
         return
+    except ValueError:
+        for each in running:
+            each.process.stop(now=False)
+        raise
     for job, process, signs in zip(some, processes, known, strict=True):
-        running.append(_Running(job, process, signs, has_begun=not elsewhere))
+        running.append(_Running(job, process, signs, elsewhere, has_begun=not elsewhere))
 
 
 @dataclass
@@ -154,6 +165,7 @@ class _Running:
     job: Job
     process: Process
     signs: Any
+    elsewhere: bool
     has_begun: bool
     """whether it was told that it started: elsewhere a run may wait for long"""
     heard: float = field(default_factory=time.monotonic)
@@ -164,17 +176,22 @@ class _Running:
     silent: str = ""
 
     def __post_init__(self) -> None:
+        self._holders = [holder_of(self.job.directory)]  # of its lease; the first one may be of long ago
         self._metrics = self.job.directory / "metrics.jsonl"
         self._read = self._metrics.stat().st_size if self._metrics.exists() else 0
 
     def news(self) -> Iterator[Event]:
-        """That it started, and its newest progress."""
+        """That it started, or begun again, and its newest progress."""
         if (signs := _signs(self.job.directory)) == self.signs:
             return
         self.signs, self.heard = signs, time.monotonic()
         if not self.has_begun:
             self.has_begun = True
             yield Started(self.job.run)
+        if self.elsewhere and (holder := holder_of(self.job.directory)) and holder not in self._holders:
+            self._holders.append(holder)
+            if len(self._holders) > 2:
+                yield Started(self.job.run, lost=str(self._holders[-2]))
         for row in [row for row in self._rows() if row.get("split") == "train"][-1:]:
             self.step = row["step"]
             yield Advanced(self.job.run, self.step, row["loss"], row["tokens_per_second"])

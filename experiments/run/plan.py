@@ -17,7 +17,7 @@ from experiments.data.files import resolve_data_dir
 from experiments.objects import Job, Run
 from experiments.records import environment
 from experiments.records.files import is_there, write_atomically
-from experiments.records.lease import LEASE, machine
+from experiments.records.lock import LEASE, machine
 from experiments.records.record import is_finished, read_record, run_directory, run_rows, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software, State, Status
 
@@ -38,8 +38,6 @@ class JobRecord(Struct, kw_only=True):
     """modules to import first, in which the variant or the data set may be"""
     trackers: list[str] = []
     """what shows its numbers elsewhere, too"""
-    comparison: str = ""
-    """directory of the comparison where its command was given; a run may be trained in a copy elsewhere"""
     machine: str = ""
     """on which its command was given, since that was started"""
     code_sha256: str = ""
@@ -72,9 +70,6 @@ class Training:
 
     def config_of(self, variant: str) -> Config:
         return replace(self.config, **self.settings.get(variant, {}))
-
-    def initial_weights_of(self, run: Run) -> str:
-        return self.initial_weights.get(f"{run.variant}/seed{run.seed}", "")
 
     def job(self, run: Run) -> Job:
         return Job(run, Path(os.path.abspath(run_directory(self.root, *run))))
@@ -116,7 +111,6 @@ def needed_by(training: Training) -> JobRecord:
         shard=training.shard,
         plugins=[origin.module for origin in training.plugins],
         trackers=list(training.trackers),
-        comparison=os.path.abspath(training.root),
         machine=machine(),
         code_sha256=environment.code_sha256(),
         versions=environment.versions(),
@@ -157,14 +151,18 @@ def write_job(job: Job, needed: JobRecord) -> None:
 
 def write_run_config(training: Training, run: Run) -> None:
     """Write a run's config.json. Raises OSError if it cannot be written."""
-    record = RunConfig(
+    write_record(training.job(run).directory / "config.json", run_config_of(training, run))
+
+
+def run_config_of(training: Training, run: Run) -> RunConfig:
+    """What a run's config.json says."""
+    return RunConfig(
         variant=run.variant,
         seed=run.seed,
         data_sha256=training.data_sha256,
         config=asdict(training.config_of(run.variant)),
-        initial_weights_sha256=training.initial_weights_of(run),
+        initial_weights_sha256=training.initial_weights.get(f"{run.variant}/seed{run.seed}", ""),
     )
-    write_record(training.job(run).directory / "config.json", record)
 
 
 def write_status(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, by_seed
-from experiments.records.csv_files import REMEDY, TEXT, Column, find_table, read_csv, to_csv, whole
+from experiments.records.csv_files import REMEDY, TEXT, Column, find_table, read_csv, whole
 from experiments.records.files import write_atomically, wrong_file
 from experiments.records.schema import Comparison
 from experiments.train.models import Trained
@@ -51,7 +51,8 @@ class Table:
     def write(self, root: Path, *parts: pd.DataFrame, float_format: str = "%.9g") -> None:
         """Write all parts as one, if there are any."""
         if parts:
-            write_atomically(root / f"{self.name}.csv", to_csv(pd.concat(parts), float_format))
+            text = pd.concat(parts).to_csv(index=False, float_format=float_format)
+            write_atomically(root / f"{self.name}.csv", text)
 
     def measure(
         self,

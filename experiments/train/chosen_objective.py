@@ -1,18 +1,18 @@
 """Which objective data and a configuration ask for."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from experiments.config import Config
-from experiments.data.corpus import Corpus, Data, text_of
+from experiments.data.corpus import Corpus, Data
 from experiments.data.examples import Examples
 from experiments.train.classification import Classification
 from experiments.train.masked import MaskedToken, check_text, lines
 from experiments.train.objectives import GeneratedSequences, NextByte, NextByteOfDocuments, NextSubword, Objective
 from experiments.train.pretrained import Pretrained
-from experiments.train.subwords import FILE, SubwordTokenizer
-from experiments.train.text_tokens import TextTokenizer
+from experiments.train.tokens import FILE, SubwordTokenizer, TextTokenizer
 from experiments.train.translation import Translation
 
 TextsOrExamples = TypeVar("TextsOrExamples", Corpus, Examples)
@@ -23,83 +23,91 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
 
     Raises ValueError if the configuration does not fit the data, or a library is missing.
     """
-    if config.examples:
-        if not isinstance(data, Examples):
-            raise ValueError(
-                f"--examples is {config.examples}, which is for labelled texts and translations, and --data "
-                f"{data.name} is neither; give --examples 0, or other --data"
-            )
+    for problem in misfits(data, config):
+        raise ValueError(problem)
+    if config.examples and isinstance(data, Examples):
         data = data.first(config.examples)
-    if config.packing == "documents" and (isinstance(data, Examples) or data.documents is None):
-        raise ValueError(
-            f"--packing is documents, but --data {data.name} is no text of documents; give --data imdb, "
-            "newsgroups-text or stdlib, or --packing none"
-        )
     if data.objective is not None:
         own: Objective = data.objective(data, config)
         own.corpus = data
         return own
-    is_translation = isinstance(data, Examples) and data.kind == "translation"
-    if config.label_smoothing and not is_translation:
-        raise ValueError(
-            f"--label-smoothing is {config.label_smoothing}, which is for translations, and --data {data.name} is "
-            "none; leave it out"
-        )
     kept = None if directory is None or not (directory / FILE).exists() else directory / FILE
-    if isinstance(data, Examples):
-        return _of_examples(data, config, kept)
-    corpus, sizes = text_of(data), (config.context, config.batch_size)
-    if config.initial_weights != "none":
-        raise ValueError(
-            f"--initial-weights is {config.initial_weights}, which is for labelled texts, and --data {corpus.name} is "
-            "not; leave it out"
+    return _of_examples(data, config, kept) if isinstance(data, Examples) else _of_text(data, config, kept)
+
+
+def misfits(data: Data, config: Config) -> Iterator[str]:
+    """What of a configuration does not fit the data, each with what would do."""
+    name, examples = f"--data {data.name}", isinstance(data, Examples)
+    if config.examples and not examples:
+        yield (
+            f"--examples is {config.examples}, which is for labelled texts and translations, and {name} is neither; "
+            "give --examples 0, or other --data"
         )
+    if config.packing == "documents" and getattr(data, "documents", None) is None:
+        yield (
+            f"--packing is documents, but {name} is no text of documents; give --data imdb, newsgroups-text or stdlib, "
+            "or --packing none"
+        )
+    if data.objective is not None:
+        return
+    is_translation = isinstance(data, Examples) and data.kind == "translation"
+    what, fitting = ("translations", "bpe") if is_translation else ("labelled texts", "wordpiece (or bpe)")
+    initial = f"--initial-weights is {config.initial_weights}"
+    if config.label_smoothing and not is_translation:
+        yield (
+            f"--label-smoothing is {config.label_smoothing}, which is for translations, and {name} is none; leave it "
+            "out"
+        )
+    if config.initial_weights != "none" and not examples:
+        yield f"{initial}, which is for labelled texts, and {name} is not; leave it out"
+    if config.tokenizer != "bytes" and getattr(data, "sequences", None) is not None:
+        yield (
+            f"--tokenizer is {config.tokenizer}, but {name} is generated, and its tokens are no text; leave "
+            "--tokenizer out"
+        )
+    if config.tokenizer == "wordpiece" and config.objective != "masked" and not examples:
+        yield "--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe"
+    if examples and (config.objective != "next" or config.diagnose_windows):
+        yield (
+            f"--objective is {config.objective} and --diagnose-windows is {config.diagnose_windows}, which are for "
+            f"texts, and {name} is {what}; leave both out"
+        )
+    if examples and config.tokenizer == "bytes":
+        yield (
+            f"--tokenizer is bytes, but {name} is {what}; give --tokenizer {fitting} and --vocabulary-size, or run a "
+            "study of such texts"
+        )
+    if is_translation and (config.tokenizer != "bpe" or config.initial_weights != "none"):
+        yield (
+            f"--tokenizer is {config.tokenizer} and {initial}, but {name} is translations, which are written out from "
+            "the start; give bpe and none"
+        )
+    if is_translation and config.tested == "best":
+        yield (
+            f"--tested is best, but {name} is translations, which are made by the average of the last checkpoints; "
+            "give last"
+        )
+
+
+def _of_text(corpus: Corpus, config: Config, kept: Path | None) -> Objective:
+    sizes = config.context, config.batch_size
     if corpus.sequences is not None:
-        if config.tokenizer != "bytes":
-            raise ValueError(
-                f"--tokenizer is {config.tokenizer}, but --data {corpus.name} is generated, and its tokens are no "
-                "text; leave --tokenizer out"
-            )
         return GeneratedSequences(corpus, *sizes)
     if config.tokenizer == "bytes":
         return (NextByte if config.packing == "none" else NextByteOfDocuments)(corpus, *sizes)
-    if config.tokenizer == "wordpiece":
-        if config.objective != "masked":
-            raise ValueError("--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe")
-        if kept is not None:
-            pieces = TextTokenizer.read(kept)
-        else:
-            check_text(corpus)
-            pieces = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
-        return MaskedToken(_noted(corpus, pieces), *sizes, pieces)
-    if kept is not None:
-        return NextSubword(corpus, *sizes, SubwordTokenizer.read(kept))
-    return NextSubword(corpus, *sizes, SubwordTokenizer.train(corpus.train, config.vocabulary_size))
+    if config.tokenizer == "bpe":
+        train = SubwordTokenizer.train
+        subwords = SubwordTokenizer.read(kept) if kept else train(corpus.train, config.vocabulary_size)
+        return NextSubword(corpus, *sizes, subwords)
+    if kept is None:
+        check_text(corpus)
+        tokenizer = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
+    else:
+        tokenizer = TextTokenizer.read(kept)
+    return MaskedToken(_noted(corpus, tokenizer), *sizes, tokenizer)
 
 
 def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objective:
-    is_translation = examples.kind == "translation"
-    what, fitting = ("translations", "bpe") if is_translation else ("labelled texts", "wordpiece (or bpe)")
-    if config.objective != "next" or config.diagnose_windows:
-        raise ValueError(
-            f"--objective is {config.objective} and --diagnose-windows is {config.diagnose_windows}, which are for "
-            f"texts, and --data {examples.name} is {what}; leave both out"
-        )
-    if config.tokenizer == "bytes":
-        raise ValueError(
-            f"--tokenizer is bytes, but --data {examples.name} is {what}; give --tokenizer {fitting} and "
-            "--vocabulary-size, or run a study of such texts"
-        )
-    if is_translation and (config.tokenizer != "bpe" or config.initial_weights != "none"):
-        raise ValueError(
-            f"--tokenizer is {config.tokenizer} and --initial-weights is {config.initial_weights}, but --data "
-            f"{examples.name} is translations, which are written out from the start; give bpe and none"
-        )
-    if is_translation and config.tested == "best":
-        raise ValueError(
-            f"--tested is best, but --data {examples.name} is translations, which are made by the average of the last "
-            "checkpoints; give last"
-        )
     pretrained = None if config.initial_weights == "none" else Pretrained.read(Path(config.initial_weights), config)
     if pretrained is not None:
         tokenizer = pretrained.tokenizer
@@ -107,16 +115,17 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
         tokenizer = TextTokenizer.read(kept)
     else:
         texts = [text for _, column in examples.texts("train").items() for text in column]
-        tokenizer = TextTokenizer.train(texts, config.vocabulary_size, config.tokenizer)
+        kind: Literal["wordpiece", "bpe"] = "wordpiece" if config.tokenizer == "wordpiece" else "bpe"
+        tokenizer = TextTokenizer.train(texts, config.vocabulary_size, kind)
     if tokenizer.size > config.vocabulary_size:
         raise ValueError(
             f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {examples.name} has {tokenizer.size} "
             "tokens; give that"
         )
-    examples = _noted(examples, tokenizer)
-    if is_translation:
-        return Translation(examples, config.context, config.batch_size, tokenizer, config.label_smoothing)
-    return Classification(examples, config.context, config.batch_size, tokenizer, pretrained)
+    noted, sizes = _noted(examples, tokenizer), (config.context, config.batch_size)
+    if examples.kind == "translation":
+        return Translation(noted, *sizes, tokenizer, config.label_smoothing)
+    return Classification(noted, *sizes, tokenizer, pretrained)
 
 
 def _noted(data: TextsOrExamples, tokenizer: TextTokenizer) -> TextsOrExamples:

@@ -3,12 +3,8 @@
 Fine-tuning begins with the encoder of a comparison of masked tokens (``--initial-weights``), or from nothing.
 """
 
-import copy
-import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,19 +14,15 @@ from scipy import stats
 from torch import Tensor, nn
 
 from experiments.config import Config
-from experiments.console import install_command
 from experiments.data.examples import NEARER, SPLITS, Examples
-from experiments.records.schema import ONE_ANSWER, Floor, ObjectiveRecord
-from experiments.train.from_examples import FromExamples, padded
-from experiments.train.models import Trained, refuse_another_library
-from experiments.train.objectives import Batch, Metric, at_least_single, evaluated
+from experiments.records.schema import ONE_ANSWER, ObjectiveRecord
+from experiments.train.from_examples import FromExamples, Numbers, padded
+from experiments.train.objectives import Batch, Metric, at_least_single
 from experiments.train.pretrained import Pretrained
-from experiments.train.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
+from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer, of_texts
 from experiments.train.word_counts import naive_bayes, overlap, repeated
 from experiments.variants import Variant
-from linear_rope.blocks import MakeAttention
 from linear_rope.heads import Classifier
-from linear_rope.model_config import ModelConfig
 
 ACCURACY = Metric("accuracy", "share of examples", "higher")
 SPEARMAN = Metric("spearman", "Spearman's rank correlation", "higher")
@@ -45,23 +37,6 @@ METRICS = {
 
 LABELS = "labels of"
 """how the name of the objective begins"""
-
-
-@dataclass(frozen=True)
-class ClassifierModel(Trained):
-    """The part of it that a model is built from; a process of its own can be given that."""
-
-    vocabulary: int
-    length: int
-    outputs: int
-    """numbers that the model gives for a sequence"""
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        refuse_another_library(attention, "encoder")
-        return Classifier(config, self.outputs)
-
-    def with_context(self, context: int) -> "ClassifierModel":
-        return replace(self, length=context)
 
 
 class TextClassifier:
@@ -106,7 +81,7 @@ class Classification(FromExamples):
     (B,), int64 or, of scores, float32. Which texts are in it, and their order, do not depend on the context.
     """
 
-    loss_unit = "nats/example"
+    kind, loss_unit = "labels", "nats/example"
 
     def __init__(
         self,
@@ -123,17 +98,9 @@ class Classification(FromExamples):
         if self.primary.name in ("f1", "matthews"):
             _sklearn()  # what is missing is to be said before anything is trained
         self.is_score = not examples.classes
+        self.outputs = 1 if examples.kind == "triplet" else max(1, len(examples.classes))
         self._ids: dict[str, dict[int, tuple[Ids, ...]]] = {split: {} for split in SPLITS}
         self._labels = {split: examples.labels(split) for split in SPLITS}
-
-    @property
-    def shape(self) -> "ClassifierModel":
-        """What a model is built from, without the examples."""
-        of_each = self.examples.kind == "triplet" or self.is_score
-        return ClassifierModel(self.vocabulary, self.length, 1 if of_each else len(self.examples.classes))
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        return self.shape.model(config, attention)
 
     def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
         if self.pretrained is not None:
@@ -147,12 +114,7 @@ class Classification(FromExamples):
         texts = len(self.examples.texts("train").columns)
         return msgspec.structs.replace(super().describe(), classes=list(self.examples.classes), texts=texts)
 
-    def with_context(self, context: int) -> Self:
-        found = copy.copy(self)
-        found.length = context
-        return found
-
-    def _whole(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[tuple[Ids, ...]]:
+    def _whole(self, split: str, chosen: Numbers) -> list[tuple[Ids, ...]]:
         """The ids of the texts of examples, made when they are first asked for: of a large test split few are."""
         known = self._ids[split]
         if new := [index for index in map(int, chosen) if index not in known]:
@@ -161,23 +123,15 @@ class Classification(FromExamples):
             known.update(zip(new, zip(*ids, strict=True), strict=True))
         return [known[int(index)] for index in chosen]
 
-    def whole_lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
+    def whole_lengths(self, split: str, chosen: Numbers) -> np.ndarray:
         """Tokens of all texts of each of these examples, however many of them are read."""
         return np.array([sum(map(len, texts)) for texts in self._whole(split, chosen)])
 
-    def sequences(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[list[Ids]]:
+    def sequences(self, split: str, chosen: Numbers) -> list[list[Ids]]:
         """Examples as they are read, begun, ended and cut: one sequence each, or of a triplet one for each choice."""
         return [sequences_of(texts, self.length) for texts in self._whole(split, chosen)]
 
-    @cached_property
-    def _sizes(self) -> np.ndarray:
-        # Of whole texts: the batches are to be the same whatever is read of them.
-        return self.whole_lengths("train", np.arange(len(self.examples.train)))
-
-    def _lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[int]:
-        return [max(map(len, sequences)) for sequences in self.sequences(split, chosen)]
-
-    def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
+    def batch_of(self, split: str, chosen: Numbers) -> Batch:
         texts = self.sequences(split, chosen)
         tokens = padded([one for text in texts for one in text])
         labels = torch.from_numpy(self._labels[split][np.asarray(chosen)])
@@ -193,9 +147,9 @@ class Classification(FromExamples):
             return found.squeeze(-1)
         return found.view(len(tokens), -1)
 
-    def said(self, model: nn.Module, split: str, chosen: Sequence[int] | np.ndarray) -> list[str]:
+    def said(self, model: nn.Module, split: str, chosen: Numbers) -> list[str]:
         """What a model says of these examples, all at once: names of classes, or scores in figures."""
-        tokens, _ = self._batch(split, chosen)
+        tokens, _ = self.batch_of(split, chosen)
         found = self.predict(model, tokens.to(next(model.parameters()).device))
         if self.is_score:
             return [f"{score:.1f}" for score in found.tolist()]
@@ -216,17 +170,12 @@ class Classification(FromExamples):
         loss = self._loss(found, labels).item() * len(labels)
         return {"loss": loss, "said": said.tolist(), "labels": labels.tolist()}
 
-    def floors(self, config: Config) -> list[Floor]:
-        """Of the best constant answer; of one text naive Bayes, of several the words that they have in common."""
-        metric = self.primary.name
-        return [
-            Floor(name=name, metric=metric, value=value, split=split)
-            for split, most in evaluated(config).items()
-            for name, value in self._floors(split, self.chosen(split, most), self.read(config.steps)).items()
-        ]
+    def floors_on(self, split: str, windows: int, steps: int) -> dict[str, float]:
+        """Of the best constant answer; of one text naive Bayes, of several the words that they have in common.
 
-    def _floors(self, split: str, chosen: np.ndarray, read: np.ndarray) -> dict[str, float]:
-        """Of these examples of a split; what is learnt is learnt from those of the training split that are read."""
+        What is learnt is learnt from those of the training split that are read.
+        """
+        chosen, read = self.chosen(split, windows), self.read(steps)
         labels, seen = self._labels[split][chosen], self._labels["train"][read]
         tested, known = getattr(self.examples, split).iloc[chosen], self.examples.train.iloc[read]
         constants = [0] if self.is_score else range(len(self.examples.classes))
@@ -287,23 +236,14 @@ def sequence_of(texts: Sequence[Ids], length: int) -> Ids:
     room = length - 1 - len(texts)
     if room < len(texts):
         raise ValueError(f"context is {length}; give {1 + 2 * len(texts)} or more for {len(texts)} texts in a sequence")
-    shortest = min(map(len, texts))
-    if len(texts) > 1 and sum(map(len, texts)) > room:
-        short = min(shortest, room // 2)
-        kept = [short if len(text) == shortest else room - short for text in texts]
-        if len({*map(len, texts)}) == 1:
-            kept = [short, room - short]
-    else:
-        kept = [room] * len(texts)
+    kept = [room] * len(texts)
+    if len(texts) == 2 and sum(map(len, texts)) > room:
+        short = min(*map(len, texts), room // 2)
+        kept = [short, room - short] if len(texts[0]) <= len(texts[1]) else [room - short, short]
     end = np.array([END_ID], dtype=np.uint16)
     parts = [part for text, most in zip(texts, kept, strict=True) for part in (text[:most], end)]
     return np.concatenate([np.array([BEGIN_ID], dtype=np.uint16), *parts])
 
 
 def _sklearn() -> Any:
-    try:
-        return importlib.import_module("sklearn.metrics")
-    except ImportError:
-        raise ValueError(
-            f"--data is judged by scikit-learn, which is not installed; give {install_command('texts')}"
-        ) from None
+    return of_texts("sklearn.metrics", "--data is judged by scikit-learn")

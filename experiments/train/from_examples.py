@@ -2,14 +2,17 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from experiments.data.examples import Examples
 from experiments.data.generated import split_generator
 from experiments.train.objectives import Batch, Objective
-from experiments.train.text_tokens import PAD_ID, Ids, TextTokenizer
+from experiments.train.tokens import PAD_ID, Ids, TextTokenizer
+
+Numbers = Sequence[int] | np.ndarray
+"""of examples"""
 
 POOL = 50
 """batches whose examples are sorted by length before they are cut from one another: padding costs as much as tokens"""
@@ -26,17 +29,24 @@ class FromExamples(Objective):
         self._order = lru_cache(maxsize=4)(self._epoch)
 
     @abstractmethod
-    def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
+    def batch_of(self, split: str, chosen: Numbers) -> Batch:
         """The batch of the examples of a split that have these numbers."""
 
-    @property
     @abstractmethod
-    def _sizes(self) -> np.ndarray:
-        """Tokens of each example of the training split, by which those of a batch are alike."""
+    def sequences(self, split: str, chosen: Numbers) -> Sequence[Sequence[Ids]]:
+        """The sequences of each of these examples as they are read: begun, ended and cut."""
 
     @abstractmethod
-    def _lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[int]:
-        """Tokens of these examples as they are read."""
+    def whole_lengths(self, split: str, chosen: Numbers) -> np.ndarray:
+        """Tokens of each of these examples, by which those of a batch are alike."""
+
+    def lengths(self, split: str, chosen: Numbers) -> list[int]:
+        """Tokens of the longest sequence of each."""
+        return [max(map(len, sequences)) for sequences in self.sequences(split, chosen)]
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return self.whole_lengths("train", range(len(self.examples.train)))
 
     def _epoch(self, seed: int, epoch: int) -> np.ndarray:
         """The order in which an epoch has the training split; those of a batch are of about one length."""
@@ -55,7 +65,7 @@ class FromExamples(Objective):
         """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
         count = len(self.examples.train)
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        return self._batch("train", [self._order(seed, place // count)[place % count] for place in places])
+        return self.batch_of("train", [self._order(seed, place // count)[place % count] for place in places])
 
     def read(self, steps: int) -> np.ndarray:
         """The numbers of the training examples that seed 0 reads in so many steps, each once."""
@@ -63,12 +73,12 @@ class FromExamples(Objective):
 
     def windows(self, split: str, count: int) -> Batch:
         """At most ``count`` examples of a split, drawn without replacement, the same every time; short ones first."""
-        return self._batch(split, self.chosen(split, count))
+        return self.batch_of(split, self.chosen(split, count))
 
     def chosen(self, split: str, count: int) -> np.ndarray:
         """The numbers of the examples that ``windows`` has, in its order."""
         order = split_generator(split).permutation(len(getattr(self.examples, split)))[:count]
-        return order[np.argsort(self._lengths(split, order), kind="stable")]
+        return order[np.argsort(self.lengths(split, order), kind="stable")]
 
 
 def padded(rows: Sequence[Ids]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The training loop of one run: a variant, a seed.
+"""The training of one run: a variant, a seed.
 
 A step is a pure function of the weights, the configuration and its number: the batch comes from (seed, step), dropout
 from a generator seeded with (seed, step), the learning rate from the step. So a run that was stopped goes on from its
@@ -7,39 +7,84 @@ last checkpoint with nothing else to remember, and on the CPU its metrics are th
 
 import copy
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from experiments.config import Config, budget_steps, recorded_steps
 from experiments.records.record import MetricsLog
 from experiments.records.schema import MetricsRow, Split
-from experiments.train.checkpoint import load_newest_checkpoint, save_checkpoint
-from experiments.train.early_stopping import Best
+from experiments.train.checkpoint import (
+    KEPT,
+    checkpoint_path,
+    load_newest_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
+from experiments.train.evaluate import attention_statistics, evaluate, on_device
+from experiments.train.group import Group
 from experiments.train.kernel_share import KernelShare
 from experiments.train.models import build_model
 from experiments.train.objectives import Batch, Objective
 from experiments.train.optimizers import make_optimizer
 from experiments.train.prefetch import Batches
-from experiments.train.processes import ALONE, Processes
 from experiments.train.schedule import fall_begins, last_constant_step, learning_rate_at
-from experiments.train.steps import DIVERGED, QueuedSteps, RunFailed, Steps, are_queued, autocast
+from experiments.train.steps import DIVERGED, QueuedSteps, RunFailed, Steps, are_queued
 from experiments.train.weights import as_tensors
 from experiments.variants import Variant
-from linear_rope.attention.multi_head import RoPEAttention
-from linear_rope.diagnostics import diagnose_model
-
-Progress = Callable[[int, float, float], None]
-"""Called after every step with (steps done, loss in nats, tokens per second)."""
 
 
 class RunStopped(Exception):
     """A run that was asked to stop, and did, after a checkpoint."""
+
+
+class RunLog:
+    """What a run tells while it is trained, and what it asks; of this class nobody listens but ``followers``."""
+
+    steps, unit = 0, "nats"
+    """of the run, and of its loss; for who shows the progress"""
+
+    def __init__(self) -> None:
+        self.followers: list[Callable[[MetricsRow], None]] = []
+
+    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Called after every step with the steps done and the loss in nats."""
+
+    def note(self, sentence: str) -> None:
+        """Told what went on besides: damaged files that were passed over, the step it was resumed at."""
+
+    def follow(self, row: MetricsRow) -> None:
+        """Told every new row of metrics."""
+        for follow in self.followers:
+            follow(row)
+
+    def should_stop(self) -> bool:
+        """Asked before every step and every batch of an evaluation."""
+        return False
+
+    def check(self) -> None:
+        """Called before anything is written; raises if it must not be."""
+
+
+class Pace:
+    """How many tokens a second are read, in the time that is measured."""
+
+    def __init__(self) -> None:
+        self.tokens, self._seconds = 0, 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self._seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self._seconds if self._seconds else 0.0
 
 
 @contextmanager
@@ -56,195 +101,253 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-@denormals_flushed()
-def train_run(
-    directory: Path,
-    variant: Variant,
-    seed: int,
-    config: Config,
-    objective: Objective,
-    device: torch.device,
-    *,
-    progress: Progress = lambda step, loss, rate: None,
-    should_stop: Callable[[], bool] = lambda: False,
-    note: Callable[[str], None] = lambda sentence: None,
-    follow: Callable[[MetricsRow], None] = lambda row: None,
-    check: Callable[[], None] = lambda: None,
-    processes: Processes = ALONE,
-) -> None:
-    """Train from the newest checkpoint, or from the start, to the end; metrics go to ``directory``/metrics.jsonl.
+class Trainer:
+    """Trains a run from its newest checkpoint, or from the start, to its end.
 
-    ``should_stop`` is asked before every step and every batch of an evaluation; ``note`` is told, in a sentence, what
-    went on besides: damaged files that were passed over, the step it was resumed at; ``follow`` every new row of
-    metrics. ``check`` is called before anything is written, and raises if it must not be. Of several ``processes`` each
-    calls this; the first one writes the files, and says when to stop.
-
-    Raises:
-        RunFailed: a loss or a gradient is not finite; the update of that step was not made.
-        RunStopped: ``should_stop`` said so; a checkpoint was written.
-        OSError: a record or a checkpoint could not be written; those written before are whole.
+    Args:
+        directory: where metrics.jsonl and checkpoint/ are, or will be.
+        variant: what is trained.
+        seed: of weights, batches and dropout.
+        config: the settings of the variant's runs.
+        objective: what it is trained for.
+        log: who is told.
+        group: the processes that train it, each with a trainer; the first one writes the files, and says when to stop.
     """
-    torch.set_num_threads(config.threads)
-    model = build_model(variant, config, seed, objective)
-    as_tensors(model.state_dict())  # an error now rather than at the first checkpoint
-    objective.prepare(model, variant, seed)
-    model = model.to(device)
-    # What is evaluated and saved is the model itself, which has the same parameters.
-    trained = processes.trained(model)
-    optimizer = make_optimizer(model, config)
-    queued = are_queued(device, processes)
-    steps = (
-        QueuedSteps(trained, optimizer, objective, config)
-        if queued
-        else Steps(trained, optimizer, objective, config, processes)
-    )
-    log = MetricsLog(directory / "metrics.jsonl", note, processes.is_first, follow, check)
-    step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note, processes)
-    processes.wait()  # until all have read what the first one will write
-    # Of a run stopped before its first step there is to be a checkpoint too.
-    saved_step = step or None
-    last_constant = last_constant_step(config)
-    kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
-    trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
-    loss = gradient_norm = math.nan
-    best = Best(directory / "checkpoint", log, objective.primary)
-    kernels = KernelShare(step) if queued and seed == 0 else None
-    draw, finish = objective.source(seed, device)
-    with log, Batches(draw, device, finish=finish) as batches:
+    def __init__(
+        self,
+        directory: Path,
+        variant: Variant,
+        seed: int,
+        config: Config,
+        objective: Objective,
+        log: RunLog,
+        group: Group,
+    ) -> None:
+        self.directory, self.seed, self.config, self.objective = directory, seed, config, objective
+        self.log, self.group = log, group
+        self._checkpoints, self._best = directory / "checkpoint", directory / "checkpoint" / "best"
+        torch.set_num_threads(config.threads)
+        model = build_model(variant, config, seed, objective)
+        as_tensors(model.state_dict())  # an error now rather than at the first checkpoint
+        objective.prepare(model, variant, seed)
+        self.model = model.to(group.device)
+        # What is evaluated and saved is the model itself, which has the same parameters.
+        wrapped = group.wrap(self.model)
+        self.optimizer = make_optimizer(self.model, config)
+        self._is_queued = are_queued(group)
+        self._steps = (
+            QueuedSteps(wrapped, self.optimizer, objective, config)
+            if self._is_queued
+            else Steps(wrapped, self.optimizer, objective, config, group)
+        )
+        self._pace, self._loss, self._gradient_norm = Pace(), math.nan, math.nan
 
-        def settle() -> None:
-            """Wait for the steps that have begun, and see that they are well."""
-            nonlocal trained_seconds, loss, gradient_norm
-            begun = time.perf_counter()
-            made = steps.read()
-            trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
-            for each in made:
-                loss, gradient_norm = each.loss, each.gradient_norm
-                progress(each.number + 1, loss, tokens_per_second())
+    @denormals_flushed()
+    def fit(self) -> None:
+        """Train to the end, and test.
 
-        def tokens_per_second() -> float:
-            return trained_tokens / trained_seconds if trained_seconds else 0.0
+        Raises:
+            RunFailed: a loss or a gradient is not finite; the update of that step was not made.
+            RunStopped: the log said so; a checkpoint was written.
+            OSError: a record or a checkpoint could not be written; those written before are whole.
+        """
+        self.log.steps, self.log.unit = self.config.steps, self.objective.loss_unit
+        draw, finish = self.objective.source(self.seed, self.group.device)
+        path, log, first = self.directory / "metrics.jsonl", self.log, self.group.is_first
+        self._metrics = MetricsLog(path, log.note, first, log.follow, log.check)
+        self._batches = Batches(draw, self.group.device, finish=finish)
+        with self._metrics, self._batches:
+            self.step = self._resume()
+            self.group.wait()  # until all have read what the first one will write
+            # Of a run stopped before its first step there is to be a checkpoint too.
+            self._saved_step = self.step or None
+            self._kernels = KernelShare(self.step) if self._is_queued and self.seed == 0 else None
+            self._started = time.perf_counter()
+            while self.step < self.config.steps:
+                self._look_up()
+                self._train_step()
+            if self.config.tested == "last" or not self._metrics.has(self.step, "validation"):
+                self._validate()
+            self.test()
 
-        def save() -> None:
-            settle()
-            states = processes.states(model, optimizer)
-            if processes.is_first:
-                check()
-                save_checkpoint(directory / "checkpoint", step, *states, *kept_checkpoints, last_constant)
+    def _resume(self) -> int:
+        """Bring model and optimizer to the newest undamaged checkpoint with whole records; returns its step, or 0."""
+        checkpoint, passed_over = load_newest_checkpoint(self._checkpoints, self.model, self._last_whole_step())
+        for sentence in passed_over:
+            self.log.note(sentence)
+        if checkpoint is None:
+            if passed_over:
+                self.log.note("no checkpoint is left to go on from, so training began again at step 0")
+            return 0
+        self.group.load_weights(self.model, checkpoint.model)
+        self.group.load_optimizer(self.optimizer, checkpoint.optimizer)
+        self.log.note(f"resumed at step {checkpoint.step}")
+        return checkpoint.step
 
-        def stop_if_asked() -> None:
-            if processes.first_says(should_stop()):
-                if step != saved_step:
-                    save()
-                raise RunStopped(f"stopped at step {step}")
+    def _last_whole_step(self) -> int:
+        """The last step from which training can go on with no row missing: all those before it are on record."""
+        config, has = self.config, self._metrics.has
+        # An evaluation is made before the step of its number, a training loss is recorded after it.
+        lacking = [
+            step - made_after
+            for split, made_after in (("validation", 0), ("train", 1))
+            for step in recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
+            if not has(step, split)
+        ]
+        lacking += [fall_begins(budget, config) for budget in budget_steps(config.budgets) if not has(budget, "test")]
+        return min(lacking, default=config.steps)
 
-        def log_evaluation(split: Split, windows: int) -> None:
-            settle()
-            # Processes do not come to the end of a batch together, so several stop after the evaluation.
-            between = stop_if_asked if processes.count == 1 else should_stop
-            values = evaluate(model, objective, split, windows, config, between, processes)
-            check_finite(values, split, step)
-            if split == "validation" and config.diagnose_windows:
-                inputs = objective.diagnosed(split, config.diagnose_windows)
-                values |= {} if inputs is None else attention_statistics(model, inputs.to(device))
-            log.append(step, step * config.tokens_per_step, split, values)
-            if split == "validation" and config.tested == "best" and best.is_at(step):
-                states = processes.states(model, optimizer)
-                if processes.is_first:
-                    check()
-                    best.keep(step, *states)
+    def _look_up(self) -> None:
+        """What comes before a step: an evaluation, the end of a shorter run, a stop."""
+        if self.step % self.config.evaluate_every == 0:
+            self._validate()
+        for budget in budget_steps(self.config.budgets):
+            if self.step == fall_begins(budget, self.config) and not self._metrics.has(budget, "test"):
+                self.cooldown(budget)
+        self._stop_if_asked()
+        if self._kernels:
+            self._kernels.look(self.step)
 
-        def test_the_best() -> None:
-            """Test the best weights, which then are the run's final ones."""
-            processes.wait()  # until they are kept
+    def _train_step(self) -> None:
+        """Make a step, and record and keep what is due after it."""
+        config = self.config
+        with self._pace.measured():
+            learning_rate, batch = self._update(self.step, config.steps)
+            self.step += 1
+            self._pace.tokens += self.objective.tokens_in(batch, config)
+        is_last = self.step == config.steps
+        is_recorded = self.step % config.log_every == 0 or is_last
+        if is_recorded or not self._is_queued:
+            self._settle()
+        if is_recorded:
+            self._record("train", {
+                "loss": self._loss,
+                **self.objective.training_metrics(self._loss, batch),
+                "learning_rate": learning_rate,
+                "gradient_norm": self._gradient_norm,
+                "tokens_per_second": self._pace.rate,
+                "seconds": max(0.0, time.perf_counter() - self._started),
+                **(self._kernels.metrics() if self._kernels and is_last else {}),
+            })  # fmt: skip
+            self._pace = Pace()
+        if self.step % config.checkpoint_every == 0 or self.step in (last_constant_step(config), config.steps):
+            self._save()
+            self._saved_step = self.step
+
+    def _update(self, step: int, end: int) -> tuple[float, Batch]:
+        """Make one step of a run that ends at step ``end``. Returns its learning rate and its batch."""
+        learning_rate = learning_rate_at(step, self.config, end)
+        for weights in self.optimizer.param_groups:
+            weights["lr"] = learning_rate
+        torch.manual_seed(self.seed * 1_000_003 + step + (self.group.rank << 40))
+        batch = self._batches.at(step)
+        self._steps.make(step, on_device(self.group.rows(batch), self.group.device))
+        return learning_rate, batch
+
+    def _settle(self) -> None:
+        """Wait for the steps that have begun, and see that they are well."""
+        with self._pace.measured():
+            made = self._steps.read()
+        for step in made:
+            self._loss, self._gradient_norm = step.loss, step.gradient_norm
+            self.log.progress(step.number + 1, step.loss, self._pace.rate)
+
+    def _save(self) -> None:
+        self._settle()
+        config = self.config
+        self._write(self._checkpoints, config.kept_checkpoints, config.checkpoint_every, last_constant_step(config))
+
+    def _write(self, directory: Path, kept: int = KEPT, every: int = 1, forever: int | None = None) -> None:
+        states = self.group.states(self.model, self.optimizer)
+        if self.group.is_first:
+            self.log.check()
+            save_checkpoint(directory, self.step, *states, kept, every, forever)
+
+    def _stop_if_asked(self) -> None:
+        if self.group.broadcast(self.log.should_stop()):
+            if self.step != self._saved_step:
+                self._save()
+            raise RunStopped(f"stopped at step {self.step}")
+
+    def _record(self, split: Split, values: dict[str, float], step: int | None = None) -> None:
+        step = self.step if step is None else step
+        self._metrics.append(step, step * self.config.tokens_per_step, split, values)
+
+    def _evaluate(self, split: Split, windows: int) -> dict[str, float]:
+        """Raises RunFailed for a metric that is not finite."""
+        self._settle()
+        # Processes do not come to the end of a batch together, so several stop after the evaluation.
+        between = self._stop_if_asked if self.group.count == 1 else self.log.should_stop
+        values = evaluate(self.model, self.objective, split, windows, self.config, between, self.group)
+        check_finite(values, split, self.step)
+        return values
+
+    def _validate(self) -> None:
+        """Evaluate on the validation split, and keep the weights if they are to be tested should they be the best."""
+        values = self._evaluate("validation", self.config.evaluation_windows)
+        if self.config.diagnose_windows:
+            inputs = self.objective.diagnosed("validation", self.config.diagnose_windows)
+            if inputs is not None:
+                values |= attention_statistics(self.model, inputs.to(self.group.device))
+        self._record("validation", values)
+        if self.config.tested == "best" and self.step > 0 and self._best_step() == self.step:
+            self._write(self._best)
+
+    def _best_step(self) -> int:
+        """The step of the best evaluation so far, the first of equals; the one before the first step is left out.
+
+        It is told by the metrics on record alone, so a run that was stopped has the same one.
+        """
+        metric = self.objective.primary
+        found = self._metrics.values("validation", metric.name)
+        better = min if metric.better == "lower" else max
+        return better((step for step in sorted(found) if 0 < step <= self.step), key=found.__getitem__)
+
+    def test(self) -> None:
+        """Test the last weights, or the best ones, which then are the run's final ones."""
+        if self.config.tested == "best":
+            self.group.wait()  # until they are kept
             # Those of the last step are in hand; a kill may have come before they were kept.
-            if best.are_kept and best.step(step) != step:
-                try:
-                    early, weights = best.kept(step)
-                except (ValueError, OSError) as error:
-                    raise RunFailed(
-                        f"the weights of its best evaluation are gone ({error}); remove its directory"
-                    ) from None
-                processes.load_weights(model, weights)
-                note(f"tested with the weights of step {early:,}, the best on the validation split")
-                save()
-            log_evaluation("test", config.test_windows)
-            if processes.is_first:
-                best.remove()
+            if self._best.is_dir() and self._best_step() != self.step:
+                self._take_the_best()
+        self._record("test", self._evaluate("test", self.config.test_windows))
+        if self.group.is_first:
+            shutil.rmtree(self._best, ignore_errors=True)
 
-        def update(step: int, end: int) -> tuple[float, Batch]:
-            """Make one step of a run that ends at step ``end``. Returns its learning rate and its batch."""
-            learning_rate = learning_rate_at(step, config, end)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-            torch.manual_seed(seed * 1_000_003 + step + (processes.rank << 40))
-            batch = batches.at(step)
-            steps.make(step, on_device(processes.rows(batch), device))
-            return learning_rate, batch
+    def _take_the_best(self) -> None:
+        step = self._best_step()
+        try:
+            weights = read_checkpoint(checkpoint_path(self._best, step)).model
+        except (ValueError, OSError) as error:
+            raise RunFailed(f"the weights of its best evaluation are gone ({error}); remove its directory") from None
+        self.group.load_weights(self.model, weights)
+        self.log.note(f"tested with the weights of step {step:,}, the best on the validation split")
+        self._save()
 
-        def test_as_if_it_ended_at(end: int) -> None:
-            """Train a copy to step ``end`` and test it; the run itself stays where it is."""
-            settle()
-            kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-            begun, tokens = time.perf_counter(), 0
-            try:
-                for at in range(step, end):
-                    if processes.first_says(should_stop()):
-                        break
-                    _, batch = update(at, end)
-                    tokens += objective.tokens_in(batch, config)
-                    (made,) = steps.read()
-                    seconds = time.perf_counter() - begun
-                    progress(step, made.loss, tokens / seconds if seconds > 0 else 0.0)
-                else:
-                    values = evaluate(model, objective, "test", config.test_windows, config, processes=processes)
-                    check_finite(values, "test", end)
-                    log.append(end, end * config.tokens_per_step, "test", values)
-            finally:
-                model.load_state_dict(kept[0])
-                optimizer.load_state_dict(kept[1])
-            stop_if_asked()
-
-        budgets = budget_steps(config.budgets)
-        while step < config.steps:
-            if step % config.evaluate_every == 0:
-                log_evaluation("validation", config.evaluation_windows)
-            for budget in budgets:
-                if step == fall_begins(budget, config) and not log.has(budget, "test"):
-                    test_as_if_it_ended_at(budget)
-            stop_if_asked()
-            if kernels:
-                kernels.look(step)
-            begun = time.perf_counter()
-            learning_rate, batch = update(step, config.steps)
-            step += 1
-            trained_tokens += objective.tokens_in(batch, config)
-            trained_seconds += max(0.0, time.perf_counter() - begun)
-            is_recorded = step % config.log_every == 0 or step == config.steps
-            if is_recorded or not queued:
-                settle()
-            if is_recorded:
-                log.append(step, step * config.tokens_per_step, "train", {
-                    "loss": loss,
-                    **objective.training_metrics(loss, batch),
-                    "learning_rate": learning_rate,
-                    "gradient_norm": gradient_norm,
-                    "tokens_per_second": tokens_per_second(),
-                    "seconds": max(0.0, time.perf_counter() - started),
-                    **(kernels.metrics() if kernels and step == config.steps else {}),
-                })  # fmt: skip
-                trained_seconds, trained_tokens = 0.0, 0
-            if step % config.checkpoint_every == 0 or step in (last_constant, config.steps):
-                save()
-                saved_step = step
-        if config.tested == "last":
-            log_evaluation("validation", config.evaluation_windows)
-            log_evaluation("test", config.test_windows)
-            return
-        if not log.has(step, "validation"):  # else it was stopped after that, and has the best weights already
-            log_evaluation("validation", config.evaluation_windows)
-        test_the_best()
+    def cooldown(self, end: int) -> None:
+        """Train a copy to step ``end`` and test it, as if the run ended there; the run itself stays where it is."""
+        self._settle()
+        kept = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
+        pace = Pace()
+        try:
+            for step in range(self.step, end):
+                if self.group.broadcast(self.log.should_stop()):
+                    break
+                with pace.measured():
+                    _, batch = self._update(step, end)
+                    (made,) = self._steps.read()
+                pace.tokens += self.objective.tokens_in(batch, self.config)
+                self.log.progress(self.step, made.loss, pace.rate)
+            else:
+                windows = self.config.test_windows
+                values = evaluate(self.model, self.objective, "test", windows, self.config, group=self.group)
+                check_finite(values, "test", end)
+                self._record("test", values, end)
+        finally:
+            self.model.load_state_dict(kept[0])
+            self.optimizer.load_state_dict(kept[1])
+        self._stop_if_asked()
 
 
 def check_finite(values: dict[str, float], split: str, step: int) -> None:
@@ -252,88 +355,3 @@ def check_finite(values: dict[str, float], split: str, step: int) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
             raise RunFailed(f"{DIVERGED}: {name} on the {split} split is {value} after step {step}")
-
-
-def last_whole_step(log: MetricsLog, config: Config) -> int:
-    """The last step from which training can go on with no row missing: all those before it are on record."""
-    # An evaluation is made before the step of its number, a training loss is recorded after it.
-    lacking = [
-        step - made_after
-        for split, made_after in (("validation", 0), ("train", 1))
-        for step in recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
-        if not log.has(step, split)
-    ]
-    lacking += [fall_begins(budget, config) for budget in budget_steps(config.budgets) if not log.has(budget, "test")]
-    return min(lacking, default=config.steps)
-
-
-def resume(
-    directory: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    last_step: int,
-    note: Callable[[str], None],
-    processes: Processes = ALONE,
-) -> int:
-    """Bring model and optimizer to the newest undamaged checkpoint up to ``last_step``; returns its step, or 0."""
-    checkpoint, passed_over = load_newest_checkpoint(directory, model, last_step)
-    for sentence in passed_over:
-        note(sentence)
-    if checkpoint is None:
-        if passed_over:
-            note("no checkpoint is left to go on from, so training began again at step 0")
-        return 0
-    processes.load_weights(model, checkpoint.model)
-    processes.load_optimizer(optimizer, checkpoint.optimizer)
-    note(f"resumed at step {checkpoint.step}")
-    return checkpoint.step
-
-
-def on_device(batch: Batch, device: torch.device) -> Batch:
-    return tuple(tensor.to(device, non_blocking=True) for tensor in batch)
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    objective: Objective,
-    split: str,
-    windows: int,
-    config: Config,
-    between_batches: Callable[[], object] = lambda: None,
-    processes: Processes = ALONE,
-) -> dict[str, float]:
-    """The objective's metrics of a model, over at most so many windows of a split."""
-    model.eval()
-    device = next(model.parameters()).device
-    batches = [*zip(*(tensor.split(config.batch_size) for tensor in objective.windows(split, windows)), strict=True)]
-    tallies = []
-    for batch in processes.part(batches):
-        between_batches()
-        with autocast(config, device):
-            tallies.append(objective.tally(model, on_device(batch, device)))
-    sums: dict[str, Any] = {}
-    for counted in processes.gathered(tallies):
-        sums = {name: sums[name] + value if name in sums else value for name, value in counted.items()}
-    return objective.metrics(sums)
-
-
-def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
-    """How the attention of a model weighs on tokens (B, N) int64: shares are means over the layers, others extremes.
-
-    See linear_rope.diagnostics.AttentionDiagnostics; of denominators it is the one closest to zero. What is not there
-    or not finite is left out: all of another library's.
-    """
-    if not any(isinstance(module, RoPEAttention) for module in model.modules()):
-        return {}
-    layers = list(diagnose_model(model, tokens).values())
-    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
-    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
-    found = {
-        "negative_weights": sum(layer.negative_share for layer in layers) / len(layers),
-        "smallest_row_sum": min(layer.row_sums.smallest for layer in layers),
-        "largest_row_sum": max(layer.row_sums.largest for layer in layers),
-        "nonpositive_denominators": sum(shares) / len(shares) if shares else math.nan,
-        "smallest_denominator": min(closest, key=abs, default=math.nan),
-    }
-    return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -1,55 +1,35 @@
 """Predicting hidden tokens of a text from those on both sides (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.generated import split_generator
-from experiments.records.schema import UNIGRAM, Floor
-from experiments.train.models import Trained, refuse_another_library
+from experiments.records.schema import UNIGRAM
 from experiments.train.objectives import (
     Batch,
+    EachToken,
     Metric,
     NextToken,
     at_least_single,
-    evaluated,
     evenly_spaced,
     unigram_loss,
 )
-from experiments.train.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
-from linear_rope.blocks import MakeAttention
-from linear_rope.heads import MaskedLM
-from linear_rope.model_config import ModelConfig
+from experiments.train.tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 
 HIDDEN = 0.15
 """share of the tokens that are to be predicted; of these 80 % are masked, 10 % become another, 10 % stay"""
 
 
-@dataclass
-class MaskedModel(Trained):
-    """What an encoder that predicts hidden tokens is built from, where its data need not be at hand."""
-
-    vocabulary: int
-    length: int
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        refuse_another_library(attention, "encoder")
-        return MaskedLM(config)
-
-
-class MaskedToken(NextToken):
+class MaskedToken(EachToken, NextToken):
     """Predicting 15 % of the tokens of a text, in both directions.
 
     A window is [CLS], context − 2 tokens of the text, [SEP]. A batch is inputs and targets, int64 (B, context); the
     targets are NOT_SCORED where nothing was hidden.
     """
 
-    name = "masked token"
+    name, kind = "masked token", "masked"
     primary = Metric("nats_per_masked_token", "nats per masked token", "lower")
     token = "tokens"
     tokenizer: TextTokenizer
@@ -59,9 +39,6 @@ class MaskedToken(NextToken):
             raise ValueError(f"context is {context}; give 3 or more, as a window of masked tokens has two at its ends")
         self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
         super().__init__(corpus, context, batch_size)
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        return MaskedModel(self.vocabulary, self.length).model(config, attention)
 
     def tokens(self, content: Bytes) -> Tokens:
         return self.tokenizer.encode_once(lines(content))
@@ -89,32 +66,14 @@ class MaskedToken(NextToken):
         inputs = np.pad(inputs, ends, constant_values=((0, 0), (BEGIN_ID, END_ID)))
         return torch.from_numpy(inputs), torch.from_numpy(np.pad(targets, ends, constant_values=NOT_SCORED))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         inputs, targets = batch
         at = targets != NOT_SCORED
-        return F.cross_entropy(at_least_single(model(inputs, at)), targets[at])
+        return at_least_single(model(inputs, at)), targets[at]
 
-    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
-        return {"nats_per_masked_token": loss}
-
-    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        inputs, targets = batch
-        at = targets != NOT_SCORED
-        logits, wanted = at_least_single(model(inputs, at)), targets[at]
-        right = int((logits.argmax(-1) == wanted).sum())
-        return {"nats": F.cross_entropy(logits, wanted, reduction="sum").item(), "hidden": len(wanted), "right": right}
-
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """``accuracy``: the share of hidden tokens that have the largest logit."""
-        return {"nats_per_masked_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
-
-    def floors(self, config: Config) -> list[Floor]:
-        found = list[Floor]()
-        for split, most in evaluated(config).items():
-            targets = self.windows(split, most)[1].numpy()
-            nats = unigram_loss(self.splits["train"], targets[targets != NOT_SCORED], self.vocabulary)
-            found.append(Floor(name=UNIGRAM, metric=self.primary.name, value=nats, split=split))
-        return found
+    def floors_on(self, split: str, windows: int, steps: int) -> dict[str, float]:
+        targets = self.windows(split, windows)[1].numpy()
+        return {UNIGRAM: unigram_loss(self.splits["train"], targets[targets != NOT_SCORED], self.vocabulary)}
 
 
 def lines(content: Bytes) -> list[str]:

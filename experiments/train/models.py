@@ -1,10 +1,11 @@
 """From a variant and a configuration to a model."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import psutil
 import torch
@@ -15,13 +16,18 @@ from experiments.variants import PEER, Variant
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import Block, MakeAttention, attention_of_layer, positions_of
 from linear_rope.features.registry import FEATURE_MAPS
+from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.interop.performer import PerformerPytorchAttention
-from linear_rope.model import CausalLM
+from linear_rope.model import CausalLM, EncoderDecoder
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.registry import InAttention, PositionEncoding, find_position
 from linear_rope.positions.tables import PositionTable
+
+Kind = Literal["next", "masked", "labels", "translation"]
+"""of a model: what it predicts"""
+
 
 BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
@@ -34,33 +40,54 @@ class Trained:
     """number of token ids that the model reads"""
     length: int
     """tokens of the longest sequence that the model reads"""
+    kind: Kind = "next"
+    outputs: int = 0
+    """numbers that a model of labels gives for a sequence"""
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         """The model to be trained; ``attention`` makes that of a layer where ``config`` does not know the kind."""
-        return CausalLM(config, attention)
+        if self.kind == "next":
+            return CausalLM(config, attention)
+        if attention is not None:
+            lacking = "decoder" if self.kind == "translation" else "encoder"
+            raise ValueError(
+                f"--variants: the attention of another library (performer-pytorch) has no {lacking} here; leave it out"
+            )
+        if self.kind == "labels":
+            return Classifier(config, self.outputs)
+        return MaskedLM(config) if self.kind == "masked" else EncoderDecoder(config)
+
+    @property
+    def shape(self) -> "Shape":
+        """The same without the data."""
+        return Shape(self.vocabulary, self.length, self.kind, self.outputs)
 
     def of(self, settings: Mapping[str, Any]) -> Self:
-        """The same for a variant with these settings, which may have a context of its own."""
-        context = settings.get("context", self.length)
-        return self if context == self.length else self.with_context(context)
-
-    def with_context(self, context: int) -> Self:
-        """The same examples in the same batches, read up to another length.
+        """The same examples in the same batches for a variant with these settings, which may have another context.
 
         Raises ValueError where another context makes other examples.
         """
-        raise ValueError(
-            f"--variants gives a context of {context}, but only labelled texts are the same batches at every length; "
-            "leave the setting out, or give --data of labelled texts, such as imdb-sentiment"
-        )
+        context = settings.get("context", self.length)
+        if context == self.length:
+            return self
+        if self.kind != "labels":
+            raise ValueError(
+                f"--variants gives a context of {context}, but only labelled texts are the same batches at every "
+                "length; leave the setting out, or give --data of labelled texts, such as imdb-sentiment"
+            )
+        found = copy.copy(self)
+        vars(found)["length"] = context
+        return found
 
 
-@dataclass
-class LanguageModel(Trained):
-    """The same for a language model, whose objective's data need not be at hand."""
+@dataclass(frozen=True)
+class Shape(Trained):
+    """What a model is built from, where the data need not be at hand."""
 
     vocabulary: int
     length: int
+    kind: Kind = "next"
+    outputs: int = 0
 
 
 def build_model(variant: Variant, config: Config, seed: int, objective: Trained) -> nn.Module:
@@ -100,14 +127,6 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         model_config = replace(model_config, mlp_width=mlp_width(model_config))
     model = objective.model(model_config, attention)
     return model.double() if config.precision == "float64" else model
-
-
-def refuse_another_library(attention: MakeAttention | None, lacking: str) -> None:
-    """Raises ValueError where a variant has its attention from another library, of which there is no such part here."""
-    if attention is not None:
-        raise ValueError(
-            f"--variants: the attention of another library (performer-pytorch) has no {lacking} here; leave it out"
-        )
 
 
 @cache

@@ -28,8 +28,7 @@ from experiments.records.files import write_atomically
 from experiments.records.schema import GUESSING, Floor, ObjectiveRecord, Split
 from experiments.train.models import Trained
 from experiments.train.ngrams import NAMES, WittenBell
-from experiments.train.subwords import FILE, SubwordTokenizer
-from experiments.train.text_tokens import TextTokenizer
+from experiments.train.tokens import FILE, SubwordTokenizer, Tokenizer
 from experiments.variants import Variant
 
 PIECE = 2**22
@@ -59,7 +58,7 @@ class Objective(Trained, ABC):
     """what variants are compared by, and what the learning rate is chosen by on the validation split"""
     corpus: Data
     """what it is made of; its ``describe`` is what the record keeps"""
-    tokenizer: SubwordTokenizer | TextTokenizer | None = None
+    tokenizer: Tokenizer | None = None
     """of tokens that are learnt from the data"""
     loss_unit = "nats"
     """what progress calls the unit of ``loss``"""
@@ -120,21 +119,24 @@ class Objective(Trained, ABC):
     def floors(self, config: Config) -> list[Floor]:
         """What something simple has on the windows of each split that has read what runs of ``config.steps`` read.
 
-        None where nothing such is known. ``floors_of`` adds their ``steps``.
+        ``floors_of`` adds their ``steps``.
         """
-        return []
+        return [
+            Floor(name=name, metric=self.primary.name, value=value, split=split)
+            for split, most in evaluated(config).items()
+            for name, value in self.floors_on(split, most, config.steps).items()
+        ]
+
+    def floors_on(self, split: str, windows: int, steps: int) -> dict[str, float]:
+        """The primary metric of each, on at most so many windows of a split; none where nothing such is known."""
+        return {}
 
     def describe(self) -> ObjectiveRecord:
         """What the record of a comparison keeps of it."""
         metric, unit, better = self.primary
-        sha256 = "" if self.tokenizer is None else self.tokenizer.sha256
+        sha = "" if self.tokenizer is None else self.tokenizer.sha256
         return ObjectiveRecord(
-            name=self.name,
-            metric=metric,
-            unit=unit,
-            better=better,
-            vocabulary=self.vocabulary,
-            tokenizer_sha256=sha256,
+            name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary, tokenizer_sha256=sha
         )
 
     def save(self, directory: Path) -> None:
@@ -163,6 +165,32 @@ def unigram_loss(train: np.ndarray, targets: np.ndarray, vocabulary: int) -> flo
     for start in range(0, len(train), PIECE):  # because each piece is counted as int64
         counts += np.bincount(train[start : start + PIECE], minlength=vocabulary)
     return float(-np.log(counts / counts.sum())[targets].mean())
+
+
+class EachToken(Objective):
+    """Predicting tokens of which each counts equally; the primary metric is their mean loss, in nats."""
+
+    label_smoothing = 0.0
+    """of the training loss alone"""
+
+    @abstractmethod
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits (tokens, vocabulary) of all that is to be predicted in a batch, and those tokens (tokens,)."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(*self.predict(model, batch), label_smoothing=self.label_smoothing)
+
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        return {} if self.label_smoothing else {self.primary.name: loss}
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        logits, wanted = self.predict(model, batch)
+        nats = F.cross_entropy(logits, wanted, reduction="sum").item()
+        return {"nats": nats, "tokens": len(wanted), "right": int((logits.argmax(-1) == wanted).sum())}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """``accuracy``: the share of tokens that have the largest logit."""
+        return {self.primary.name: sums["nats"] / sums["tokens"], "accuracy": sums["right"] / sums["tokens"]}
 
 
 class NextToken(Objective):
@@ -232,6 +260,34 @@ class NextToken(Objective):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         return {"bits_per_byte": bits_per_byte(sums["nats"] / sums["windows"])}
 
+    def diagnosed(self, split: str, count: int) -> Tensor | None:
+        return self.windows(split, count)[0]
+
+
+class TextOnDevice:
+    """A split that lies on a device, where batches are cut from it: of a batch only the starts come from the CPU."""
+
+    def __init__(self, tokens: Tokens, length: int, device: torch.device) -> None:
+        # PyTorch has few operations for uint16.
+        whole = torch.from_numpy(np.array(tokens, tokens.dtype if tokens.dtype == np.uint8 else np.int32))
+        self._tokens, self._places = whole.to(device), torch.arange(length + 1, device=device)
+
+    def __call__(self, drawn: Batch) -> Batch:
+        starts = drawn[0].to(self._tokens.device, non_blocking=True)
+        return inputs_and_targets(self._tokens[starts[:, None] + self._places].long())
+
+
+class NextOfText(NextToken):
+    """Predicting every next token of a text as it stands."""
+
+    def source(self, seed: int, device: torch.device) -> tuple[Callable[[int], Batch], Callable[[Batch], Batch]]:
+        if device.type == "cpu":
+            return super().source(seed, device)
+        return (
+            lambda step: (torch.from_numpy(self.starts(seed, step)),),
+            TextOnDevice(self.splits["train"], self.length, device),
+        )
+
     def floors(self, config: Config) -> list[Floor]:
         """N-grams of what seed 0 reads: up to the third order, and the one that is best on the validation windows.
 
@@ -266,34 +322,6 @@ class NextToken(Objective):
         if steps * self.batch_size * self.length > max(MOST_COUNTED, len(train)):
             return train[None, :MOST_COUNTED]
         return np.concatenate([_whole(self.batch(0, step)).astype(train.dtype) for step in range(steps)])
-
-    def diagnosed(self, split: str, count: int) -> Tensor | None:
-        return self.windows(split, count)[0]
-
-
-class TextOnDevice:
-    """A split that lies on a device, where batches are cut from it: of a batch only the starts come from the CPU."""
-
-    def __init__(self, tokens: Tokens, length: int, device: torch.device) -> None:
-        # PyTorch has few operations for uint16.
-        whole = torch.from_numpy(np.array(tokens, tokens.dtype if tokens.dtype == np.uint8 else np.int32))
-        self._tokens, self._places = whole.to(device), torch.arange(length + 1, device=device)
-
-    def __call__(self, drawn: Batch) -> Batch:
-        starts = drawn[0].to(self._tokens.device, non_blocking=True)
-        return inputs_and_targets(self._tokens[starts[:, None] + self._places].long())
-
-
-class NextOfText(NextToken):
-    """Predicting every next token of a text as it stands."""
-
-    def source(self, seed: int, device: torch.device) -> tuple[Callable[[int], Batch], Callable[[Batch], Batch]]:
-        if device.type == "cpu":
-            return super().source(seed, device)
-        return (
-            lambda step: (torch.from_numpy(self.starts(seed, step)),),
-            TextOnDevice(self.splits["train"], self.length, device),
-        )
 
 
 class NextByte(NextOfText):
@@ -398,11 +426,10 @@ class GeneratedSequences(NextToken):
     def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
         return {"right": int((logits.argmax(-1) == targets).sum())}
 
-    def floors(self, config: Config) -> list[Floor]:
+    def floors_on(self, split: str, windows: int, steps: int) -> dict[str, float]:
         """Of guessing among all that is ever an answer."""
         answers = self._scored(self.sequences.draw_training(split_generator("train", 0, 0), GUESSED_FROM))[1]
-        kinds = len(np.unique(answers[answers != NOT_SCORED]))
-        return [Floor(name=GUESSING, metric="accuracy", value=1 / kinds, split=split) for split in evaluated(config)]
+        return {GUESSING: 1 / len(np.unique(answers[answers != NOT_SCORED]))}
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of scored targets that have the largest logit."""

@@ -14,8 +14,7 @@ from experiments.records.record import read_comparison, run_directory, run_statu
 from experiments.records.schema import Comparison
 from experiments.train.checkpoint import Checkpoint, checkpoint_path, read_checkpoint
 from experiments.train.masked import MaskedToken
-from experiments.train.subwords import FILE
-from experiments.train.text_tokens import TextTokenizer
+from experiments.train.tokens import FILE, TextTokenizer
 from experiments.variants import Variant, get_variant
 
 PREFIX = "encoder."

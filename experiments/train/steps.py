@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.config import Config
+from experiments.train.group import Group
 from experiments.train.objectives import Batch, Objective
-from experiments.train.processes import ALONE, Processes
 
 T = TypeVar("T")
 
@@ -24,9 +24,9 @@ class RunFailed(Exception):
     """A run that cannot go on; the message is the reason that its status and every table show."""
 
 
-def are_queued(device: torch.device, processes: Processes) -> bool:
+def are_queued(group: Group) -> bool:
     """Whether steps are begun without waiting: several processes share each loss, and a CPU has nothing to wait for."""
-    return device.type == "cuda" and processes.count == 1
+    return group.device.type == "cuda" and group.count == 1
 
 
 class Step(NamedTuple):
@@ -39,7 +39,10 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """Steps on a CPU, or of several processes: each has ended when ``make`` returns."""
+    """Steps on a CPU, or of several processes: each has ended when ``make`` returns.
+
+    ``model`` is what ``Group.wrap`` gave; without a group this process is alone.
+    """
 
     def __init__(
         self,
@@ -47,15 +50,29 @@ class Steps:
         optimizer: torch.optim.Optimizer,
         objective: Objective,
         config: Config,
-        processes: Processes = ALONE,
+        group: Group | None = None,
     ) -> None:
         self._model, self._optimizer, self._objective = compiled(model, config), optimizer, objective
-        self._config, self._processes, self._made = config, processes, list[Step]()
+        self._config, self._made = config, list[Step]()
+        self._group = group or Group(torch.device("cpu"))
 
     def make(self, number: int, batch: Batch) -> None:
-        """Make a step on a batch, or one's own rows of it, on the model's device. Raises as ``training_step``."""
-        arguments = self._optimizer, self._objective, batch, self._config, number, self._processes
-        self._made.append(Step(number, *training_step(self._model, *arguments)))
+        """Make a step on a batch, or one's own rows of it, on the model's device.
+
+        Raises RunFailed if its loss or gradient is not finite; then no weight was changed.
+        """
+        self._model.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        with autocast(self._config, batch[0].device):
+            loss = self._objective.loss(self._model, batch)
+        loss, value = self._group.shared_loss(loss, lambda: self._objective.scored(batch))
+        check_step(Step(number, value, 0.0))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.gradient_clip)
+        step = Step(number, value, self._group.norm(norm))
+        check_step(step)
+        self._optimizer.step()
+        self._made.append(step)
 
     def read(self) -> list[Step]:
         """The steps that were made since they were read before. Raises RunFailed if a number of one is not finite."""
@@ -120,33 +137,6 @@ def check_step(step: Step) -> None:
         raise RunFailed(
             f"{DIVERGED}: the gradient norm is {step.gradient_norm} at step {step.number} (loss {step.loss:.4g})"
         )
-
-
-def training_step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    objective: Objective,
-    batch: Batch,
-    config: Config,
-    step: int,
-    processes: Processes = ALONE,
-) -> tuple[float, float]:
-    """One update on a batch, or one's own rows of it, on the model's device.
-
-    Returns the loss of the whole batch in nats and the gradient's norm before clipping. Raises RunFailed if either is
-    not finite; then no weight was changed.
-    """
-    model.train()
-    optimizer.zero_grad(set_to_none=True)
-    with autocast(config, batch[0].device):
-        loss = objective.loss(model, batch)
-    loss, value = processes.shared_loss(loss, lambda: objective.scored(batch))
-    check_step(Step(step, value, 0.0))
-    loss.backward()
-    norm = processes.norm(torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip))
-    check_step(Step(step, value, norm))
-    optimizer.step()
-    return value, norm
 
 
 def compiled(part: T, config: Config) -> T:

@@ -1,30 +1,22 @@
 """Translating texts with an encoder and a decoder (Vaswani et al. 2017, arXiv 1706.03762)."""
 
-import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.config import Config
-from experiments.console import install_command
 from experiments.data.examples import SPLITS, Examples
 from experiments.records.schema import UNIGRAM, Floor
 from experiments.train.checkpoint import averaged_weights
 from experiments.train.dictionary import word_by_word
-from experiments.train.from_examples import FromExamples, padded
-from experiments.train.models import Trained, refuse_another_library
-from experiments.train.objectives import Batch, Metric, at_least_single, evaluated, unigram_loss
-from experiments.train.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
-from linear_rope.blocks import MakeAttention
+from experiments.train.from_examples import FromExamples, Numbers, padded
+from experiments.train.objectives import Batch, EachToken, Metric, at_least_single, unigram_loss
+from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer, of_texts
 from linear_rope.model import EncoderDecoder
-from linear_rope.model_config import ModelConfig
 
 BEAMS, LENGTH_PENALTY = 4, 0.6
 """of the search for a translation (Vaswani et al. 2017, section 6.1)"""
@@ -35,19 +27,7 @@ AT_ONCE = 32
 """texts that are translated at once"""
 
 
-@dataclass
-class TranslationModel(Trained):
-    """What a translator is built from, where its data need not be at hand."""
-
-    vocabulary: int
-    length: int
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        refuse_another_library(attention, "decoder")
-        return EncoderDecoder(config)
-
-
-class Translation(FromExamples):
+class Translation(EachToken, FromExamples):
     """Predicting each next token of a translation from those before it and the text.
 
     A source is its tokens and [SEP], a target [CLS], its tokens and [SEP]; both are cut so that the model reads at most
@@ -56,7 +36,7 @@ class Translation(FromExamples):
     section 5.1), in a random order of batches.
     """
 
-    name = "translation"
+    name = kind = "translation"
     primary = Metric("nats_per_token", "nats per token", "lower")
     loss_unit = "nats/token"
 
@@ -73,9 +53,6 @@ class Translation(FromExamples):
         self.label_smoothing = label_smoothing
         self._tokens = {split: self._encode(split) for split in SPLITS}
 
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        return TranslationModel(self.vocabulary, self.length).model(config, attention)
-
     def _encode(self, split: str) -> list[tuple[Ids, Ids]]:
         texts = self.examples.texts(split)
         sources, targets = (self.tokenizer.encode(texts[name].tolist()) for name in ("source", "target"))
@@ -84,20 +61,15 @@ class Translation(FromExamples):
             for source, target in zip(sources, targets, strict=True)
         ]
 
-    @cached_property
-    def _sizes(self) -> np.ndarray:
-        return np.array(self._lengths("train", range(len(self.examples.train))))
+    def sequences(self, split: str, chosen: Numbers) -> list[tuple[Ids, Ids]]:
+        return [self._tokens[split][index] for index in chosen]
 
-    def _lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[int]:
-        return [max(map(len, self._tokens[split][index])) for index in chosen]
+    def whole_lengths(self, split: str, chosen: Numbers) -> np.ndarray:
+        return np.array(self.lengths(split, chosen))
 
-    def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
-        sources, targets = zip(*(self._tokens[split][index] for index in chosen), strict=True)
+    def batch_of(self, split: str, chosen: Numbers) -> Batch:
+        sources, targets = zip(*self.sequences(split, chosen), strict=True)
         return torch.from_numpy(padded(sources)), torch.from_numpy(padded(targets))
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits, wanted = self._predict(model, batch)
-        return F.cross_entropy(logits, wanted, label_smoothing=self.label_smoothing)
 
     def scored(self, batch: Batch) -> int:
         return int((batch[1][:, 1:] != PAD_ID).sum())
@@ -106,8 +78,8 @@ class Translation(FromExamples):
         """What is read of the texts and predicted of their translations, without padding."""
         return int((batch[0] != PAD_ID).sum()) + self.scored(batch)
 
-    def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits (tokens, vocabulary) of all tokens of the targets but the first, and those tokens."""
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of all tokens of the targets but the first."""
         source, target = batch
         # A batch of an evaluation is padded to the longest of the split.
         source, target = (x[:, : int((x != PAD_ID).sum(1).max())] for x in (source, target))
@@ -115,37 +87,22 @@ class Translation(FromExamples):
         there = wanted != PAD_ID
         return at_least_single(model(source, target[:, :-1], source == PAD_ID, there)), wanted[there]
 
-    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
-        return {} if self.label_smoothing else {"nats_per_token": loss}
-
-    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        logits, wanted = self._predict(model, batch)
-        nats = F.cross_entropy(logits, wanted, reduction="sum").item()
-        return {"nats": nats, "tokens": len(wanted), "right": int((logits.argmax(-1) == wanted).sum())}
-
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Without smoothing. ``accuracy``: the share of tokens that have the largest logit, each behind the right
-        ones.
-        """
-        return {"nats_per_token": sums["nats"] / sums["tokens"], "accuracy": sums["right"] / sums["tokens"]}
+    def floors_on(self, split: str, windows: int, steps: int) -> dict[str, float]:
+        known, wanted = self._targets("train", self.read(steps)), self._targets(split, self.chosen(split, windows))
+        return {UNIGRAM: unigram_loss(known, wanted, self.vocabulary)}
 
     def floors(self, config: Config) -> list[Floor]:
-        """Of the unigram model; and the BLEU of texts that are not translated, or word by word."""
-        read, found = self.read(config.steps), list[Floor]()
-        known, pairs = self._targets("train", read), self.examples.train.iloc[read]
-        for split, most in evaluated(config).items():
-            chosen = self.chosen(split, most)
-            nats = unigram_loss(known, self._targets(split, chosen), self.vocabulary)
-            found.append(Floor(name=UNIGRAM, metric=self.primary.name, value=nats, split=split))
+        """Besides, the BLEU of texts that are not translated, or word by word."""
+        pairs = self.examples.train.iloc[self.read(config.steps)]
         rows = self.examples.test.iloc[self.chosen("test", config.test_windows)]
         texts, wanted = rows["source"].tolist(), rows["target"].tolist()
         said = {AS_IT_IS: texts, "word by word": word_by_word(pairs["source"], pairs["target"], texts)}
         scores = {name: corpus_bleu(each, wanted, self.examples.language)[0] for name, each in said.items()}
-        return found + [Floor(name=name, metric="bleu", value=value) for name, value in scores.items()]
+        return super().floors(config) + [Floor(name=name, metric="bleu", value=bleu) for name, bleu in scores.items()]
 
     def _targets(self, split: str, numbers: np.ndarray) -> np.ndarray:
         """The tokens that are to be predicted in these examples."""
-        return np.concatenate([self._tokens[split][index][1][1:] for index in numbers])
+        return np.concatenate([target[1:] for _, target in self.sequences(split, numbers)])
 
 
 def source_of(text: Ids, length: int) -> Ids:
@@ -227,9 +184,4 @@ def corpus_bleu(translations: Sequence[str], references: Sequence[str], language
 
 
 def _sacrebleu() -> Any:
-    try:
-        return importlib.import_module("sacrebleu.metrics")
-    except ImportError:
-        raise ValueError(
-            "--data is translations, which sacrebleu judges, and it is not installed; give " + install_command("texts")
-        ) from None
+    return of_texts("sacrebleu.metrics", "--data is translations, which are judged by sacrebleu")

@@ -31,13 +31,10 @@ class ShortConvolution(nn.Module):
         before: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """(B, N, C) → (B, N, C).
+        """(B, N, C) → (B, N, C), zero at padding (B, N), over which neighbours reach.
 
-        Args:
-            x: zero at padding.
-            key_padding_mask: (B, N) bool, True at padding: neighbours are the nearest tokens that are none.
-            before: (B, width − 1, C) the tokens before the first; default zeros.
-            segments: (B, N) int64, tokens of other segments are no neighbours; without ``before``.
+        ``before`` (B, width − 1, C) are the tokens before the first, by default zeros; tokens of other ``segments`` (B,
+        N), which go without ``before``, are no neighbours.
         """
         if key_padding_mask is not None:
             at = key_padding_mask.to(torch.int8).argsort(dim=-1, stable=True)

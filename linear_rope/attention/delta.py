@@ -1,12 +1,12 @@
 """The gated delta rule as an attention module."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.ops.delta.chunked import delta_rule
@@ -14,10 +14,6 @@ from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Rope, mapped
 from linear_rope.positions.decay import Decay
-from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.selective import SelectiveRotation
-from linear_rope.positions.tokens import Positions
-from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
 from linear_rope.states import savable
 
@@ -45,103 +41,68 @@ class GatedDelta(RoPEAttention):
     is before the division. Its loop over chunks is unrolled by compilers: ``torch.compile`` makes another graph for
     another number of chunks, and ``torch.export`` takes one length.
 
-    What is not told of here is as in :class:`LinearRoPEAttention`.
+    What is not told of here is as in :class:`LinearRoPEAttention`. ``qk_norm`` changes nothing and adds nothing: the
+    length is 1 anyway, a gain of the queries would cancel in the division, and one of the keys would be a factor of β,
+    which is the token's own.
 
     Args:
         rope: "after" (or "before", which is the same here) rotates queries and keys; "none".
         causal: has to be True.
         decay: as there; "gate", the token's, is the default.
-        qk_norm: changes nothing and adds nothing: the length is 1 anyway, a gain of the queries would cancel in the
-            division, and one of the keys would be a factor of β, which is the token's own.
-
-    Raises:
-        ValueError: names the argument, what came, and what would do.
     """
 
     state_type = DeltaState
 
+    @takes_shared
     def __init__(
         self,
         dim: int,
         heads: int,
         *,
-        head_dim: int | None = None,
         rope: Rope = "after",
         causal: bool = True,
-        rope_base: float = 10000.0,
-        rope_scaling: RopeScaling | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
         decay: str | Decay = "gate",
-        rope_angles: str | SelectiveRotation = "fixed",
-        local_conv: int = 0,
-        short_conv: int = 0,
-        qk_norm: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the delta rule goes from token to token; give causal=True")
-        super().__init__(
-            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
-        )
-        check_rope(rope, ("after", "before", "none"))
-        check_scaling(rope_scaling, rotates=rope != "none")
-        if rope != "none" and self.head_dim % 2:
+        super().__init__(dim, heads, causal, decay, rope, ("after", "before", "none"), **shared)
+        if rope == "after" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but rope rotates pairs of channels; give an even number")
-        self.rope: Rope = rope
         self.rate = nn.Linear(dim, heads)
-        self._rotate_by(rope_angles, rope, self.head_dim)
+        self._rotate_by(shared.get("rope_angles", "fixed"), self.head_dim)
 
-    def project(
-        self,
-        x: Tensor,
-        source: Tensor,
-        key_padding_mask: Tensor | None = None,
-        before: Carried | None = None,
-        segments: Tensor | None = None,
-    ) -> Projected:
-        projected = super().project(x, source, key_padding_mask, before, segments)
-        return projected._replace(rate=self.rate(x).sigmoid().mT)
+    def _rate(self, x: Tensor) -> Tensor:
+        rate: Tensor = self.rate(x).sigmoid().mT
+        return rate
 
-    def _sum(
-        self,
-        projected: Projected,
-        key_padding_mask: Tensor | None,
-        positions: Positions | None,
-        memory: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def _sum(self, projected: Projected, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The output of the heads in the dtype of the values, and the memory after the last token."""
+        mask = projected.key_padding_mask
         assert projected.rate is not None
         with full_precision(projected.q.device):
             q, k = _of_length_one(projected.q), _of_length_one(projected.k)
-            given = {"log_decay": projected.log_decay, "denominator": "none", "feature_map": GivenFeatures()}
-            terms = mapped(
-                prepare(
-                    Call(q, k, projected.v, **given),  # type: ignore[arg-type]
-                    key_padding_mask,
-                    positions,
-                    rope="none" if self.rope == "none" else "after",
-                    base=self.rope_base,
-                    scaling=self.rope_scaling,
-                    angles=projected.angles,
-                )
+            call = Call(
+                q, k, projected.v, log_decay=projected.log_decay, denominator="none", feature_map=GivenFeatures()
             )
+            rope: Rope = "none" if self.rope == "none" else "after"
+            rotation = {"rope": rope, "base": self.rope_base, "scaling": self.rope_scaling, "angles": projected.angles}
+            terms = mapped(prepare(call, mask, projected.positions, **rotation))
             rate = projected.rate.to(terms.q.dtype)
-            if key_padding_mask is not None:
-                rate = rate.masked_fill(key_padding_mask[:, None], 0)
+            if mask is not None:
+                rate = rate.masked_fill(mask[:, None], 0)
             memory = None if memory is None else memory.to(terms.q.dtype)
             y, memory = delta_rule(terms.q, terms.k, terms.v, rate, terms.log_decay, memory)
         return y.to(projected.v.dtype), memory
 
-    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
-        return self._sum(projected, key_padding_mask, positions)[0]
+    def _attend(self, projected: Projected) -> Tensor:
+        return self._sum(projected)[0]
 
     def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
         return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)
 
-    def _continue(
-        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: DeltaState | None
-    ) -> tuple[Tensor, dict[str, Any]]:
-        y, memory = self._sum(projected, key_padding_mask, positions, None if state is None else state.memory)
+    def _continue(self, projected: Projected, state: DeltaState | None) -> tuple[Tensor, dict[str, Any]]:
+        y, memory = self._sum(projected, None if state is None else state.memory)
         return y, {"memory": memory}
 
     def extra_repr(self) -> str:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention, Shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
@@ -19,11 +19,9 @@ from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
 from linear_rope.ops.linear.state import State, add_key, output_of_state, sum_keys
 from linear_rope.positions.decay import Decay
-from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotation_at
+from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.rotary import Turn, rotation_at
 from linear_rope.positions.selective import SelectiveRotation
-from linear_rope.positions.tokens import Positions
-from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
 from linear_rope.states import moved, savable
 from linear_rope.tracing import are_plain, has_tangent, is_watched
@@ -105,13 +103,10 @@ class LinearRoPEAttention(RoPEAttention):
         short_conv: int = 0,
         qk_norm: bool = False,
     ) -> None:
-        super().__init__(
-            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
-        )
-        check_rope(rope, ("after", "before", "none"))
-        check_scaling(rope_scaling, rotates=rope != "none")
+        shared: Shared = {"head_dim": head_dim, "rope_base": rope_base, "rope_scaling": rope_scaling, "bias": bias}
+        shared |= {"dropout": dropout, "local_conv": local_conv, "short_conv": short_conv}
+        super().__init__(dim, heads, causal, decay, rope, ("after", "before", "none"), **shared)
         check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
-        self.rope: Rope = rope
         self.denominator: Denominator = denominator
         if isinstance(feature_map, FeatureMap):
             if num_features is not None or redraw_every is not None:
@@ -136,26 +131,22 @@ class LinearRoPEAttention(RoPEAttention):
                 f'{name} is {features}, but rope="after" rotates pairs of features; give an even number, such as '
                 f"{features + 1}"
             )
-        if rope == "before" and self.head_dim % 2:
-            raise ValueError(
-                f'head_dim is {self.head_dim}, but rope="before" rotates pairs of channels; give an even number'
-            )
         self._normalise(qk_norm, self.feature_map.initial_gain)
-        self._rotate_by(rope_angles, rope, features if rope == "after" else self.head_dim)
+        self._rotate_by(rope_angles, features if rope == "after" else self.head_dim)
 
     def _begin(self) -> None:
         self.feature_map.maybe_redraw()
 
-    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+    def _attend(self, projected: Projected) -> Tensor:
         with full_precision(projected.q.device):
             if not self.causal and self.decay is None:
                 # The segments are sums of their own.
                 projected = projected._replace(log_decay=None)
-            call = self._call(projected, key_padding_mask, positions)
+            call = self._call(projected)
             y = attend(call).output if self.causal else both_ways(call, segments=projected.segments)
         return y.to(projected.v.dtype)
 
-    def _call(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Call:
+    def _call(self, projected: Projected) -> Call:
         call = Call(
             projected.q,
             projected.k,
@@ -166,74 +157,59 @@ class LinearRoPEAttention(RoPEAttention):
             feature_map=self.feature_map,
         )
         rotation = {"rope": self.rope, "base": self.rope_base, "scaling": self.rope_scaling, "angles": projected.angles}
-        return prepare(call, key_padding_mask, positions, **rotation)  # type: ignore[arg-type]
+        return prepare(call, projected.key_padding_mask, projected.positions, **rotation)
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
         super()._check_state(x, state)
         self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.key_sum)
 
-    def _continue(
-        self,
-        projected: Projected,
-        key_padding_mask: Tensor | None,
-        positions: Tensor | None,
-        state: LinearAttentionState | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        call = None if state is None else self._one_more(projected, key_padding_mask, positions, state.sums)
+    def _continue(self, projected: Projected, state: LinearAttentionState | None) -> tuple[Tensor, dict[str, Any]]:
+        call = None if state is None else self._one_more(projected, state.sums)
         stepped = None if call is None else step(call)
         if stepped is not None:
             y, *parts = stepped
             sums = State(*parts)  # type: ignore[arg-type]
         else:
             with full_precision(projected.q.device):
-                call = self._call(projected, key_padding_mask, positions)
+                call = self._call(projected)
                 y, sums = with_state(call) if state is None else self._next(call, state.sums)
         return y.to(projected.v.dtype), {"sums": sums}
 
-    def _one_more(
-        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: State
-    ) -> Call | None:
+    def _one_more(self, projected: Projected, state: State) -> Call | None:
         """One token after a state as :func:`step` takes it; None where more is to be done than it does.
 
         The module's settings were checked when the prompt was read.
         """
-        q, k, v = projected.q, projected.k, projected.v
+        q, k, v, key_padding_mask, positions, log_decay, angles, *_ = projected
         formula = self.feature_map.formula()
         if (
             formula is None
             or self.rope == "before"
-            or projected.angles is not None
+            or angles is not None
             or key_padding_mask is not None
             or q.shape[2] > 1
             or not q.numel()
             or state.memory.dtype != computed_in(q, k, v)
-            or not are_plain(q, k, v, projected.log_decay, *state)
+            or not are_plain(q, k, v, log_decay, *state)
             or torch.is_grad_enabled()
             or is_watched()
-            or has_tangent(q, k, v, projected.log_decay, *state)
+            or has_tangent(q, k, v, log_decay, *state)
             or not has_step(state.memory.dtype, q.device)
         ):
             return None
         rotation = None
-        if self.rope == "after" and positions is not None:
-            width = self.feature_map.count(self.head_dim)
-            base, scaling = self.rope_base, self.rope_scaling
-            dtype = state.memory.dtype
-            rotation = rotation_at(positions.unsqueeze(1), width, base=base, dtype=dtype, scaling=scaling)
-        log_decay = None if projected.log_decay is None else with_resets(projected.log_decay)
+        if self.rope == "after" and isinstance(positions, Tensor):
+            turn = Turn(self.feature_map.count(self.head_dim), self.rope_base, self.rope_scaling)
+            rotation = rotation_at(positions.unsqueeze(1), turn, state.memory.dtype)
         call = Call(
             q,
             k,
             v,
-            log_decay=log_decay,
+            log_decay=None if log_decay is None else with_resets(log_decay),
             q_rotation=rotation,
             k_rotation=rotation,
-            memory=state.memory,
-            key_sum=state.key_sum,
-            stabiliser=state.stabiliser,
-            constant=formula.constant,
-            numbers=formula.numbers,
-            formula=formula.name,
+            **state._asdict(),
+            **formula._asdict(),
             denominator=self.denominator,
         )
         check_scale(state, call.has_scale)
@@ -254,20 +230,15 @@ class LinearRoPEAttention(RoPEAttention):
         """The sums over the keys and values of a context, whose size does not depend on how many there are."""
         k, v = self._keys_and_values(context, key_padding_mask)
         with full_precision(context.device):
-            return sum_keys(mapped(self._call(_given(k, v), key_padding_mask, None)))
+            return sum_keys(mapped(self._call(Projected(k, k, v, key_padding_mask))))
 
     def recall(self, x: Tensor, memory: State) -> Tensor:
         """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
         check_sequences("x", x, self.dim, self.dtype)
         q = self._queries(x)
         with full_precision(x.device):
-            y = output_of_state(mapped(self._call(_given(q, q), None, None)), memory).to(q.dtype)
+            y = output_of_state(mapped(self._call(Projected(q, q, q))), memory).to(q.dtype)
         return self._merge(y, None)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, denominator={self.denominator!r}, causal={self.causal}"
-
-
-def _given(x: Tensor, v: Tensor) -> Projected:
-    """Queries and keys alike, of which one is read, and values."""
-    return Projected(x, x, v, None, None, None, Carried())

@@ -1,6 +1,9 @@
-"""What every attention module shares: projections, heads, argument checks."""
+"""What every attention module shares: settings, projections, heads, argument checks."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +13,7 @@ from linear_rope.attention.head_norm import HeadNorm
 from linear_rope.attention.projected import (
     Carried,
     Projected,
+    default_positions,
     following,
     normed,
     unpadded,
@@ -19,81 +23,129 @@ from linear_rope.attention.projected import (
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
 from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
-from linear_rope.positions.rope_scaling import RopeScaling
-from linear_rope.positions.segments import cut, positions_within, segments_of
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.segments import cut, segments_of
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
-from linear_rope.positions.tokens import Positions, token_positions
+from linear_rope.positions.tokens import Positions
+from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+class Shared(TypedDict, total=False):
+    """What every attention takes beside its own settings, see :class:`linear_rope.LinearRoPEAttention`."""
+
+    head_dim: int | None
+    rope_base: float
+    rope_scaling: RopeScaling | None
+    bias: bool
+    dropout: float
+    rope_angles: str | SelectiveRotation
+    local_conv: int
+    short_conv: int
+    qk_norm: bool
+
+
+DEFAULTS: dict[str, Any] = {"head_dim": None, "rope_base": 10000.0, "rope_scaling": None, "bias": False, "dropout": 0.0}
+DEFAULTS |= {"rope_angles": "fixed", "local_conv": 0, "short_conv": 0, "qk_norm": False}
+
+
+def takes_shared(init: Init) -> Init:
+    """Let ``inspect`` see the arguments that ``**shared`` stands for, and refuse others."""
+    own, kinds = signature(init), Shared.__annotations__
+    *named, _ = own.parameters.values()
+    shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=kinds[name]) for name in kinds]
+    whole = own.replace(parameters=[*named, *shared])
+
+    @wraps(init)
+    def checked(self: nn.Module, *arguments: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in whole.parameters:
+                raise TypeError(f"{init.__qualname__}() got an unexpected keyword argument {name!r}")
+        init(self, *arguments, **keywords)
+
+    checked.__signature__ = whole  # type: ignore[attr-defined]
+    return checked  # type: ignore[return-value]
 
 
 class RoPEAttention(nn.Module):
-    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_continue`` a subclass defines."""
+    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_continue`` a subclass defines.
+
+    Args:
+        dim, heads, causal, decay, rope, shared: see :class:`linear_rope.LinearRoPEAttention`.
+        ropes: what ``rope`` may be.
+    """
 
     state_type: type[Any]
     """what it carries from token to token"""
+    rope: Any
 
     def __init__(
         self,
         dim: int,
         heads: int,
-        head_dim: int | None,
         causal: bool,
-        rope_base: float,
-        bias: bool,
-        dropout: float,
-        rope_scaling: RopeScaling | None = None,
-        decay: str | Decay = "none",
-        local_conv: int = 0,
-        short_conv: int = 0,
+        decay: str | Decay,
+        rope: str,
+        ropes: tuple[str, ...],
+        **shared: Unpack[Shared],
     ) -> None:
         super().__init__()
+        settings: dict[str, Any] = DEFAULTS | shared
+        head_dim, dropout = settings["head_dim"], settings["dropout"]
         if dim < 1 or heads < 1:
             raise ValueError(f"dim is {dim} and heads is {heads}; give 1 or more of each")
         if head_dim is None and dim % heads:
             raise ValueError(f"dim {dim} is not divisible by heads {heads}; change one of them, or give head_dim")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}; give 0 or more and less than 1")
-        check_base("rope_base", rope_base)
+        check_base("rope_base", settings["rope_base"])
         self.dim = dim
         self.heads = heads
         self.head_dim = dim // heads if head_dim is None else head_dim
         if self.head_dim < 1:
             raise ValueError(f"head_dim is {head_dim}; give 1 or more")
         self.causal = causal
-        self.rope_base = rope_base
-        self.rope_scaling = rope_scaling
+        self.rope = rope
+        self.rope_base = settings["rope_base"]
+        self.rope_scaling = settings["rope_scaling"]
         width = heads * self.head_dim
-        self.query = nn.Linear(dim, width, bias=bias)
-        self.key = nn.Linear(dim, width, bias=bias)
-        self.value = nn.Linear(dim, width, bias=bias)
-        self.out = nn.Linear(width, dim, bias=bias)
+        self.query, self.key, self.value = (nn.Linear(dim, width, bias=settings["bias"]) for _ in range(3))
+        self.out = nn.Linear(width, dim, bias=settings["bias"])
         self.dropout = nn.Dropout(dropout)
         self.decay = make_decay(decay, dim, heads)
         self.rotation: SelectiveAngles | None = None
         self.rotation_convolution: ShortConvolution | None = None
-        for name, window in (("local_conv", local_conv), ("short_conv", short_conv)):
+        for name in ("local_conv", "short_conv"):
+            window = settings[name]
             if not isinstance(window, int) or window < 0 or window == 1:
                 raise ValueError(f"{name} is {window!r}; give a whole number of 2 or more, or 0 for none")
-        self.local = ShortConvolution(width, local_conv, causal=causal) if local_conv else None
-        self.short = ShortConvolution(3 * width, short_conv, causal=causal) if short_conv else None
+        local, short = settings["local_conv"], settings["short_conv"]
+        self.local = ShortConvolution(width, local, causal=causal) if local else None
+        self.short = ShortConvolution(3 * width, short, causal=causal) if short else None
         self.query_norm: HeadNorm | None = None
         self.key_norm: HeadNorm | None = None
+        check_rope(rope, ropes)
+        check_scaling(self.rope_scaling, rotates=rope != "none")
+        if rope in ("before", "xpos") and self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
 
-    def _normalise(self, qk_norm: bool, gain: float = 1.0) -> None:
+    def _normalise(self, qk_norm: Any, gain: float = 1.0) -> None:
         """Normalise each head's queries and keys, if ``qk_norm``, with gains that begin at ``gain``."""
         if not isinstance(qk_norm, bool):
             raise ValueError(f"qk_norm is {qk_norm!r}; give True or False")
         if qk_norm:
             self.query_norm, self.key_norm = HeadNorm(self.heads, gain), HeadNorm(self.heads, gain)
 
-    def _rotate_by(self, angles: str | SelectiveRotation, rope: str, width: int) -> None:
+    def _rotate_by(self, angles: str | SelectiveRotation, width: int) -> None:
         """Take RoPE's angles, or those that the tokens decide, for ``width`` channels of each head."""
         if angles == "fixed":
             return
         settings = SelectiveRotation() if angles == "selective" else angles
         if not isinstance(settings, SelectiveRotation):
             raise ValueError(f'rope_angles is {angles!r}; give "fixed", "selective" or a SelectiveRotation')
-        if rope == "none":
+        if self.rope == "none":
             raise ValueError(f'rope_angles is {angles!r}, but rope is "none"; give a rope, or rope_angles="fixed"')
         if self.rope_scaling is not None:
             raise ValueError(
@@ -123,7 +175,7 @@ class RoPEAttention(nn.Module):
         }
         return [name for name, part in parts.items() if part is not None]
 
-    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+    def _attend(self, projected: Projected) -> Tensor:
         """→ (B, H, N, Dv), for values of any width."""
         raise NotImplementedError
 
@@ -160,15 +212,8 @@ class RoPEAttention(nn.Module):
         self.check_inputs(x, context, key_padding_mask)
         segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask, context)
         self._begin()
-        tokens = without_padding(x, context, key_padding_mask)
-        projected = self.project(*tokens, key_padding_mask, segments=segments)
-        if positions is None and segments is not None:
-            positions = positions_within(segments, key_padding_mask)
-        if positions is None and context is not None and key_padding_mask is not None:
-            # The padding is that of the keys; it says nothing about the queries.
-            k_positions = token_positions(context.shape[1], key_padding_mask, x.device)
-            positions = (token_positions(x.shape[1], None, x.device), k_positions)
-        return self._merge(self._attend(projected, key_padding_mask, positions), projected)
+        projected = self.project(x, context, key_padding_mask, positions, segments=segments)
+        return self._merge(self._attend(projected), projected)
 
     def check_inputs(self, x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> None:
         """Raises ValueError unless they are what :meth:`forward` takes."""
@@ -206,17 +251,15 @@ class RoPEAttention(nn.Module):
         """
         self.check_inputs(x, None, key_padding_mask)
         segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask)
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, segments=segments)
-        if positions is None and segments is not None:
-            positions = positions_within(segments, key_padding_mask)
-        return zero_at_padding(self._weights(projected, key_padding_mask, positions), projected.padding)
+        projected = self.project(x, None, key_padding_mask, positions, segments=segments)
+        return zero_at_padding(self._weights(projected), projected.padding)
 
-    def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+    def _weights(self, projected: Projected) -> Tensor:
         """→ (B, H, N, K), what the values are multiplied by."""
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
         k = projected.k
         identity = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
-        return self._attend(projected._replace(v=identity), key_padding_mask, positions)
+        return self._attend(projected._replace(v=identity))
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None, *, state: Any = None) -> tuple[Tensor, Any]:
         """The whole prompt at once, or the next piece of it.
@@ -252,16 +295,14 @@ class RoPEAttention(nn.Module):
 
     def _advance(self, x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """The output of tokens that follow those in ``state``, and the state after them."""
-        carried = None if state is None else state.carried
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, carried)
         positions, position = following(x, key_padding_mask, state)
-        y, parts = self._continue(projected, key_padding_mask, positions, state)
+        before = None if state is None else state.carried
+        projected = self.project(x, None, key_padding_mask, positions, before=before)
+        y, parts = self._continue(projected, state)
         state = self.state_type(**parts, position=position, carried=projected.carried)
         return self._merge(y, projected), state
 
-    def _continue(
-        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def _continue(self, projected: Projected, state: Any) -> tuple[Tensor, dict[str, Any]]:
         """The output of the heads after ``state``, and what is the kernel's own in the state after them.
 
         The positions are (B, N), or None without a state: they are counted from 0.
@@ -269,17 +310,8 @@ class RoPEAttention(nn.Module):
         raise NotImplementedError
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
-        """What :meth:`recall` reads of the tokens of ``context``, computed once.
-
-        Args:
-            context: (B, K, dim).
-            key_padding_mask: (B, K) bool, True at padding.
-
-        Returns:
-            Tuples of tensors, whose first dimension is B.
-
-        Raises:
-            ValueError: a causal attention, or one that tells positions.
+        """What :meth:`recall` reads of the tokens of ``context`` (B, K, dim), computed once: tuples of tensors, whose
+        first dimension is B. Raises ValueError for a causal attention, or one that tells positions.
         """
         raise NotImplementedError
 
@@ -309,16 +341,20 @@ class RoPEAttention(nn.Module):
     def project(
         self,
         x: Tensor,
-        source: Tensor,
+        context: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
+        positions: Positions | None = None,
+        *,
         before: Carried | None = None,
         segments: Tensor | None = None,
     ) -> Projected:
-        """What to attend with: from tokens (B, N, dim) to those of ``source``, after what ``before`` carries.
+        """What to attend with: from tokens (B, N, dim) to those of ``context``, after what ``before`` carries.
 
-        Tokens are zero at padding. ``source`` is ``x`` itself, the same object, in self-attention. With ``segments``
-        there is a decay, which cuts them off from each other.
+        With ``segments`` there is a decay, which cuts them off from each other.
         """
+        x, source = without_padding(x, context, key_padding_mask)
+        if positions is None:
+            positions = default_positions(x, context, key_padding_mask, segments)
         phase, speeds, short, local = before or Carried()
         q, k, v = self.query(x), self.key(source), self.value(source)
         if self.short is not None:
@@ -344,9 +380,16 @@ class RoPEAttention(nn.Module):
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
         q, k = normed(q, self.query_norm), normed(k, self.key_norm)
-        padding = key_padding_mask if source is x else None  # that of a context says nothing about the queries
         carried = Carried(phase, speeds, short, local)
-        return Projected(q, k, v, log_decay, angles, added, carried, segments, padding=padding)
+        padding = key_padding_mask if context is None else None  # that of a context says nothing about the queries
+        rate = self._rate(x)
+        return Projected(
+            q, k, v, key_padding_mask, positions, log_decay, angles, added, carried, segments, padding, rate
+        )
+
+    def _rate(self, x: Tensor) -> Tensor | None:
+        """β of the delta rule, (B, N, dim) → (B, H, N)."""
+        return None
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay is None:

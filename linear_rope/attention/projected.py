@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from linear_rope.attention.head_norm import HeadNorm
-from linear_rope.positions.tokens import token_positions
+from linear_rope.positions.segments import positions_within
+from linear_rope.positions.tokens import Positions, token_positions
 from linear_rope.states import savable
 
 
@@ -33,25 +34,41 @@ class Projected(NamedTuple):
     Attributes:
         q: (B, H, N, D).
         k, v: (B, H, K, D).
+        key_padding_mask: (B, K) bool, True at padding; or None.
+        positions: those given, or that had to be counted here; or None.
         log_decay: (B, H, N), or None.
         angles: (B, H, N, width / 2), or None for those of the positions.
         local: (B, N, H·D), added to the output of the heads; or None.
         carried: after the last token.
         segments: (B, N) int64, what crosses no boundary; or None.
-        rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
         padding: (B, N) bool, True at queries that are padding, or None.
+        rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
-    log_decay: Tensor | None
-    angles: Tensor | None
-    local: Tensor | None
-    carried: Carried
+    key_padding_mask: Tensor | None = None
+    positions: Positions | None = None
+    log_decay: Tensor | None = None
+    angles: Tensor | None = None
+    local: Tensor | None = None
+    carried: Carried = Carried()
     segments: Tensor | None = None
-    rate: Tensor | None = None
     padding: Tensor | None = None
+    rate: Tensor | None = None
+
+
+def default_positions(
+    x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None, segments: Tensor | None
+) -> Positions | None:
+    """Those that a kernel does not count itself: of segments, and of queries of whom a context's mask says nothing."""
+    if segments is not None:
+        return positions_within(segments, key_padding_mask)
+    if context is None or key_padding_mask is None:
+        return None
+    k_positions = token_positions(context.shape[1], key_padding_mask, x.device)
+    return token_positions(x.shape[1], None, x.device), k_positions
 
 
 def following(x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor | None, Tensor]:

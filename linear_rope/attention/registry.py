@@ -7,7 +7,6 @@ A kernel is a module class. It is made as ``Kernel(dim, heads, causal=...)``, wi
 """
 
 from collections.abc import Collection
-from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -17,7 +16,7 @@ from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.retention import Retention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.attention.windowed import WindowedFavor
-from linear_rope.registry import Registry
+from linear_rope.registry import Registry, taken
 
 ATTENTIONS: Registry[type[nn.Module]] = Registry(
     "attention",
@@ -36,25 +35,19 @@ ATTENTIONS: Registry[type[nn.Module]] = Registry(
 def make_attention(
     name: str, dim: int, heads: int, *, causal: bool, needed: Collection[str] = (), **settings: Any
 ) -> nn.Module:
-    """The attention of a name.
+    """The attention of a name, of ``ATTENTIONS`` or of an installed package's entry points.
 
-    Args:
-        name: one of ``ATTENTIONS``, or of an installed package's entry points.
-        dim, heads, causal: what every kernel takes.
-        needed: the settings that the kernel must take.
-        **settings: those that the kernel does not name as arguments say nothing about it and are left out.
+    Settings that the kernel does not name as arguments say nothing about it and are left out, but for those ``needed``.
 
     Raises:
-        ValueError: an unknown name, a setting that is needed and that the kernel does not take, or what the kernel
-            itself refuses.
+        ValueError: an unknown name, a setting that is needed and not taken, or what the kernel itself refuses.
     """
     kernel = ATTENTIONS[name]
-    taken = signature(kernel).parameters
+    known = taken(kernel, settings)
     for setting in needed:
-        if setting not in taken:
+        if setting not in known:
             raise ValueError(
                 f"{setting} is {settings[setting]!r}, but the attention {name!r} ({kernel.__name__}) takes no "
                 f"{setting}; give another position, or another attention"
             )
-    known = {setting: value for setting, value in settings.items() if setting in taken}
     return kernel(dim, heads, causal=causal, **known)

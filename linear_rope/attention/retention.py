@@ -1,18 +1,17 @@
 """Retention: linear attention with neither map nor denominator, normalised head by head."""
 
-from typing import Literal
+from typing import Any, Literal, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.multi_head import Shared, takes_shared
 from linear_rope.attention.projected import Projected
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
 from linear_rope.ops.linear.rotated_features import Rope
 from linear_rope.positions.decay import Decay
-from linear_rope.positions.rope_scaling import RopeScaling
-from linear_rope.positions.selective import SelectiveRotation
 
 
 class Retention(LinearRoPEAttention):
@@ -28,49 +27,24 @@ class Retention(LinearRoPEAttention):
         rope: "after", or "before", which is the same without a map, rotates queries and keys; "none".
         activation: "identity", or "silu" for the map x · σ(x).
         decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.
-
-    Raises:
-        ValueError: names the argument, what came, and what would do.
     """
 
+    @takes_shared
     def __init__(
         self,
         dim: int,
         heads: int,
         *,
-        head_dim: int | None = None,
         rope: Rope = "after",
         activation: Literal["identity", "silu"] = "identity",
         causal: bool = False,
-        rope_base: float = 10000.0,
-        rope_scaling: RopeScaling | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
         decay: str | Decay = "retnet",
-        rope_angles: str | SelectiveRotation = "fixed",
-        local_conv: int = 0,
-        short_conv: int = 0,
-        qk_norm: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
         check_choice("activation", activation, ("identity", "silu"))
-        super().__init__(
-            dim,
-            heads,
-            head_dim=head_dim,
-            feature_map=GivenFeatures() if activation == "identity" else SiluFeatures(),
-            rope=rope,
-            denominator="none",
-            causal=causal,
-            rope_base=rope_base,
-            rope_scaling=rope_scaling,
-            bias=bias,
-            dropout=dropout,
-            decay=decay,
-            rope_angles=rope_angles,
-            local_conv=local_conv,
-            short_conv=short_conv,
-            qk_norm=qk_norm,
-        )
+        feature_map = GivenFeatures() if activation == "identity" else SiluFeatures()
+        kernel: dict[str, Any] = {"feature_map": feature_map, "denominator": "none"}
+        super().__init__(dim, heads, rope=rope, causal=causal, decay=decay, **kernel, **shared)
 
     def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
         return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)

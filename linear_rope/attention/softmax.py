@@ -1,6 +1,6 @@
 """Softmax attention with the same calls as linear attention, to compare with."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -8,19 +8,18 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
-from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.registry import make_score_positions
-from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotate, rotations
+from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.rotary import Turn, rotate, rotations
 from linear_rope.positions.scores import ScorePositions
-from linear_rope.positions.selective import SelectiveRotation
-from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
-from linear_rope.positions.xpos import check_rope, scaled_by_distance
+from linear_rope.positions.tokens import aligned_positions, check_positions, token_positions
+from linear_rope.positions.xpos import scaled_by_distance
 from linear_rope.precision import full_precision
 from linear_rope.small_calls import cosine_and_sine
 from linear_rope.states import savable
@@ -64,66 +63,42 @@ class KeysAndValues(NamedTuple):
 class SoftmaxRoPEAttention(RoPEAttention):
     """Multi-head softmax attention with rotary positions (RoFormer, arXiv 2104.09864, eq. 16), on PyTorch's SDPA.
 
+    What is not told of here is as in :class:`LinearRoPEAttention`; θ_i is rope_base^(−2i/D), with D even.
+
     Args:
-        dim: width of the inputs and outputs.
-        heads: number of heads H.
-        head_dim: D; default dim / heads; even where something is rotated.
         rope: "before" rotates queries and keys before their product; "xpos" rotates them, and lets their product decay
             with the distance (Sun et al. 2022, arXiv 2212.10554), for ``causal=True``; "none".
         alibi: take off each score the head's slope times the distance (ALiBi, Press et al. 2021, arXiv 2108.12409); for
             ``rope="none"``. It makes a bias of H·N·K numbers, and for B sequences as many each if their positions
             differ.
-        causal: a token sees itself and those before it.
-        rope_base: θ_i = rope_base^(−2i/D).
-        rope_scaling: other angles for sequences longer than those of training, see
-            :mod:`linear_rope.positions.rope_scaling`. It is not in the state dict, so weights can be loaded into a
-            module with another one.
-        bias: of the four projections.
-        dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
-        decay: as in :class:`LinearRoPEAttention`, as all that is not told of here. ln a_t summed from a key to the
-            query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025, arXiv
-            2503.02130). It makes a bias of B·H·N·K numbers.
+        decay: as there. ln a_t summed from a key to the query is added to their score; with "gate" that is the
+            Forgetting Transformer (Lin et al. 2025, arXiv 2503.02130). It makes a bias of B·H·N·K numbers.
         score_positions: positions as a part of the scores, for ``rope="none"``: "shaw", "transformer-xl", "t5", "tupe",
             "deberta", "huang", another of :data:`linear_rope.positions.POSITIONS`, or a :class:`ScorePositions`. It
             makes B·H·N·K scores; positions are integers, and there is no context.
-
-    Raises:
-        ValueError: names the argument, what came, and what would do.
     """
 
     state_type = KeyValueCache
 
+    @takes_shared
     def __init__(
         self,
         dim: int,
         heads: int,
         *,
-        head_dim: int | None = None,
         rope: Literal["before", "xpos", "none"] = "before",
         alibi: bool = False,
         causal: bool = False,
-        rope_base: float = 10000.0,
-        rope_scaling: RopeScaling | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
         decay: str | Decay = "none",
-        rope_angles: str | SelectiveRotation = "fixed",
-        local_conv: int = 0,
-        short_conv: int = 0,
-        qk_norm: bool = False,
         score_positions: str | ScorePositions = "none",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
-        )
-        check_rope(rope, ("before", "xpos", "none"))
-        check_scaling(rope_scaling, rotates=rope != "none")
+        super().__init__(dim, heads, causal, decay, rope, ("before", "xpos", "none"), **shared)
+        angles = shared.get("rope_angles", "fixed")
         if rope == "xpos" and not causal:
             raise ValueError(
                 'rope is "xpos", whose scores grow with the distance to later keys; give causal=True, or rope="before"'
             )
-        if rope != "none" and self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
         if alibi and rope != "none":
             raise ValueError(f'rope is {rope!r}, but alibi tells positions by itself; give rope="none" with alibi=True')
         if alibi and decay != "none":
@@ -133,12 +108,11 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 f"score_positions is {score_positions!r}, and positions are told by rope={rope!r}, alibi={alibi} too; "
                 'give rope="none" and alibi=False with it'
             )
-        if rope == "xpos" and rope_angles != "fixed":
-            raise ValueError(f'rope_angles is {rope_angles!r}, but xpos is of positions; give rope_angles="fixed"')
-        self.rope = rope
+        if rope == "xpos" and angles != "fixed":
+            raise ValueError(f'rope_angles is {angles!r}, but xpos is of positions; give rope_angles="fixed"')
         self.alibi = alibi
-        self._normalise(qk_norm)
-        self._rotate_by(rope_angles, rope, self.head_dim)
+        self._normalise(shared.get("qk_norm", False))
+        self._rotate_by(angles, self.head_dim)
         self.score_positions = make_score_positions(
             score_positions, dim=dim, heads=heads, head_dim=self.head_dim, causal=causal
         )
@@ -147,61 +121,42 @@ class SoftmaxRoPEAttention(RoPEAttention):
         own = [] if self.score_positions is None else ["score_positions"]
         return super()._along_one_sequence() + own
 
-    def _rotate(
-        self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> tuple[Tensor, Tensor]:
+    def _rotate(self, projected: Projected) -> tuple[Tensor, Tensor]:
         q, k = projected.q, projected.k
-        check_positions(positions, q, k)
-        if self.rope == "none":
-            return q, k
-        return rotated(projected, key_padding_mask, positions, base=self.rope_base, scaling=self.rope_scaling)
+        check_positions(projected.positions, q, k)
+        return (q, k) if self.rope == "none" else rotated(projected, self.rope_base, self.rope_scaling)
 
-    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
-        q, k = self._rotate(projected, key_padding_mask, positions)
-        at = aligned_positions(q, k, positions, key_padding_mask)
-        bias, _ = self._bias(q, projected.log_decay, key_padding_mask, at)
-        return self._sum(q, k, projected.v, at, key_padding_mask, bias, causal=self.causal)
+    def _attend(self, projected: Projected) -> Tensor:
+        q, k = self._rotate(projected)
+        at = aligned_positions(q, k, projected.positions, projected.key_padding_mask)
+        bias, _ = self._bias(projected, at)
+        return self._sum(q, k, projected.v, at, projected.key_padding_mask, bias)
 
-    def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+    def _weights(self, projected: Projected) -> Tensor:
         if self.score_positions is None:
-            return super()._weights(projected, key_padding_mask, positions)
-        q, k = projected.q, projected.k
-        at = aligned_positions(q, k, positions, key_padding_mask)
-        bias, _ = self._bias(q, projected.log_decay, key_padding_mask, at)
+            return super()._weights(projected)
+        q, k, mask = projected.q, projected.k, projected.key_padding_mask
+        at = aligned_positions(q, k, projected.positions, mask)
+        bias, _ = self._bias(projected, at)
         with full_precision(q.device):
-            return self._score_weights(q, k, at, key_padding_mask, bias, causal=self.causal)
+            return self._score_weights(q, k, at, mask, bias)
 
     def _sum(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        at: tuple[Tensor, Tensor],
-        key_padding_mask: Tensor | None,
-        bias: Tensor | None,
-        *,
-        causal: bool,
+        self, q: Tensor, k: Tensor, v: Tensor, at: tuple[Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
     ) -> Tensor:
         """The output of the heads, for rotated queries and keys at the positions ``at``."""
         if self.score_positions is None:
             if self.rope == "xpos":
                 q, k = scaled_by_distance(q, k, *at)
-            return softmax_attention(q, k, v, causal=causal, key_padding_mask=key_padding_mask, bias=bias)
+            return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=mask, bias=bias)
         with full_precision(q.device):
-            weights = self._score_weights(q, k, at, key_padding_mask, bias, causal=causal)
+            weights = self._score_weights(q, k, at, mask, bias)
             y = weights @ v.to(weights.dtype)
             added = self.score_positions.values(weights, *at)
             return (y if added is None else y + added).to(v.dtype)
 
     def _score_weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        at: tuple[Tensor, Tensor],
-        key_padding_mask: Tensor | None,
-        bias: Tensor | None,
-        *,
-        causal: bool,
+        self, q: Tensor, k: Tensor, at: tuple[Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
     ) -> Tensor:
         """The weights (B, H, N, K), float32 or float64, of scores with :attr:`score_positions`."""
         assert self.score_positions is not None
@@ -212,10 +167,10 @@ class SoftmaxRoPEAttention(RoPEAttention):
         q, k = q.to(dtype), k.to(dtype)
         scores = q @ k.mT * self.score_positions.scale + self.score_positions(q, k, *at)
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-        if causal:
+        if self.causal:
             visible = ~_later(scores.shape[-2], scores.shape[-1], q.device)
-        if key_padding_mask is not None:
-            visible = visible & ~key_padding_mask[:, None, None, :]
+        if mask is not None:
+            visible = visible & ~mask[:, None, None, :]
         if bias is not None:
             visible = visible & bias.isfinite()
             scores = scores + bias.to(dtype)
@@ -223,17 +178,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return scores.masked_fill(~visible, torch.finfo(dtype).min).softmax(-1) * visible
 
     def _bias(
-        self,
-        q: Tensor,
-        log_decay: Tensor | None,
-        key_padding_mask: Tensor | None,
-        at: tuple[Tensor, Tensor],
-        before: Tensor | None = None,
+        self, projected: Projected, at: tuple[Tensor, Tensor], before: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores, and the sum of ln a up to each key, after those ``before``, as in the cache.
 
         The first is broadcastable to (B, H, N, K), and −∞ at keys that are not seen. Without either, None.
         """
+        q, log_decay, key_padding_mask = projected.q, projected.log_decay, projected.key_padding_mask
         bias = sums = None
         if log_decay is not None:
             if self.decay is None:
@@ -262,24 +213,18 @@ class SoftmaxRoPEAttention(RoPEAttention):
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.faded)
 
-    def _continue(
-        self,
-        projected: Projected,
-        key_padding_mask: Tensor | None,
-        positions: Tensor | None,
-        state: KeyValueCache | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        q, k = self._rotate(projected, key_padding_mask, positions)
-        v, mask, at, before = projected.v, key_padding_mask, None, None
-        if state is not None and positions is not None:
+    def _continue(self, projected: Projected, state: KeyValueCache | None) -> tuple[Tensor, dict[str, Any]]:
+        q, k = self._rotate(projected)
+        v, mask, at, before = projected.v, projected.key_padding_mask, None, None
+        if state is not None and isinstance(projected.positions, Tensor):
             if mask is not None or state.key_padding_mask is not None:
                 mask = torch.cat((_mask_of(state.k, state.key_padding_mask), _mask_of(k, mask)), dim=-1)
             k, v = appended(state.k.to(k.dtype), k), appended(state.v.to(v.dtype), v)
             before = state.faded
-            at = positions, token_positions(k.shape[2], mask, k.device)
+            at = projected.positions, token_positions(k.shape[2], mask, k.device)
         at = aligned_positions(q, k, at, mask)
-        bias, sums = self._bias(q, projected.log_decay, key_padding_mask, at, before)
-        y = self._sum(q, k, v, at, mask, bias, causal=True)
+        bias, sums = self._bias(projected, at, before)
+        y = self._sum(q, k, v, at, mask, bias)
         return y, {"k": k, "v": v, "key_padding_mask": mask, "faded": sums}
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
@@ -299,31 +244,16 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}"
 
 
-def rotated(
-    projected: Projected,
-    key_padding_mask: Tensor | None,
-    positions: Positions | None,
-    *,
-    base: float,
-    scaling: RopeScaling | None,
-) -> tuple[Tensor, Tensor]:
+def rotated(projected: Projected, base: float, scaling: RopeScaling | None) -> tuple[Tensor, Tensor]:
     """Queries and keys, turned by their angles or else by their positions; the angles are float32 or float64."""
     q, k = projected.q, projected.k
     dtype = torch.promote_types(q.dtype, torch.float32)
     if projected.angles is not None:
         q_rotation = k_rotation = cosine_and_sine(projected.angles).to(dtype)
     else:
-        q_rotation, k_rotation = rotations(
-            q,
-            k,
-            positions,
-            key_padding_mask,
-            width=q.shape[-1],
-            base=base,
-            dtype=dtype,
-            scaling=scaling,
-            magnitude=1.0 if scaling is None else scaling.magnitude,
-        )
+        turn, magnitude = Turn(q.shape[-1], base, scaling), 1.0 if scaling is None else scaling.magnitude
+        at = projected.positions, projected.key_padding_mask
+        q_rotation, k_rotation = rotations(q, k, *at, turn, dtype, magnitude)
     return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 
 
@@ -342,15 +272,10 @@ def _mask_of(k: Tensor, key_padding_mask: Tensor | None) -> Tensor:
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_padding_mask: Tensor | None, bias: Tensor | None = None
 ) -> Tensor:
-    """``F.scaled_dot_product_attention`` with a padding mask; zeros for a query that sees no key.
+    """``F.scaled_dot_product_attention`` with a padding mask (B, K); zeros for a query that sees no key.
 
-    Args:
-        q: (B, H, N, D).
-        k, v: (B, H, K, D).
-        causal: a query sees its own key, of which the last query has the last one, and those before it.
-        key_padding_mask: (B, K) bool, True at padding, or None.
-        bias: added to the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of
-            ``q``.
+    A causal query sees its own key, of which the last query has the last one, and those before it. ``bias`` is added to
+    the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of ``q``.
     """
     if key_padding_mask is None and bias is not None:
         return _attention(q, k, v, attn_mask=bias)

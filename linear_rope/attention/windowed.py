@@ -1,12 +1,12 @@
 """An exact window with the FAVOR+ remainder as an attention module."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
@@ -17,10 +17,7 @@ from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.state import State
 from linear_rope.ops.window.shares import Sequence, Share, fading_over, in_window, together
 from linear_rope.positions.decay import Decay
-from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.selective import SelectiveRotation
-from linear_rope.positions.tokens import Positions, check_positions
-from linear_rope.positions.xpos import check_rope
+from linear_rope.positions.tokens import check_positions
 from linear_rope.precision import full_precision
 from linear_rope.states import moved, savable
 from linear_rope.tracing import has_tangent
@@ -62,61 +59,44 @@ class WindowedFavor(RoPEAttention):
         rope: "before" or "none"; after the map nothing but FAVOR+ could be rotated.
         causal: has to be True.
         window: W, tokens of the window, the present one among them.
-
-    Raises:
-        ValueError: names the argument, what came, and what would do.
     """
 
     state_type = WindowState
 
+    @takes_shared
     def __init__(
         self,
         dim: int,
         heads: int,
         *,
-        head_dim: int | None = None,
         num_features: int | None = None,
         rope: Literal["before", "none"] = "before",
         causal: bool = True,
         window: int = 32,
-        rope_base: float = 10000.0,
-        rope_scaling: RopeScaling | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
         redraw_every: int | None = None,
         seed: int = 0,
         decay: str | Decay = "none",
-        rope_angles: str | SelectiveRotation = "fixed",
-        local_conv: int = 0,
-        short_conv: int = 0,
-        qk_norm: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the window looks back; give causal=True")
         if window < 1:
             raise ValueError(f"window is {window}; give 1 or more")
-        super().__init__(
-            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
-        )
-        check_rope(rope, ("before", "none"))
-        check_scaling(rope_scaling, rotates=rope != "none")
-        if rope == "before" and self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
-        self.rope = rope
+        super().__init__(dim, heads, causal, decay, rope, ("before", "none"), **shared)
         self.window = window
         self.feature_map = FavorPlus(self.head_dim, num_features, redraw_every=redraw_every, seed=seed)
-        self._normalise(qk_norm, self.feature_map.initial_gain)
-        self._rotate_by(rope_angles, rope, self.head_dim)
+        self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
+        self._rotate_by(shared.get("rope_angles", "fixed"), self.head_dim)
 
     def _begin(self) -> None:
         self.feature_map.maybe_redraw()
 
-    def _sequence(self, projected: Projected, padding: Tensor | None, positions: Positions | None) -> Sequence:
+    def _sequence(self, projected: Projected, padding: Tensor | None) -> Sequence:
         """What is summed."""
-        check_positions(positions, projected.q, projected.k)
+        check_positions(projected.positions, projected.q, projected.k)
         q, k = projected.q, projected.k
         if self.rope == "before":
-            q, k = rotated(projected, padding, positions, base=self.rope_base, scaling=self.rope_scaling)
+            q, k = rotated(projected._replace(key_padding_mask=padding), self.rope_base, self.rope_scaling)
         dtype = torch.promote_types(q.dtype, torch.float32)
         log_decay = projected.log_decay
         if log_decay is not None and padding is not None:
@@ -155,14 +135,15 @@ class WindowedFavor(RoPEAttention):
         )
         return together(near, far), State(result.memory, result.key_sum, result.stabiliser)
 
-    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+    def _attend(self, projected: Projected) -> Tensor:
         # Padding last, so that the tokens of a window are neighbours.
+        padding = projected.key_padding_mask
         with full_precision(projected.q.device):
-            sequence = self._sequence(projected, key_padding_mask, positions)
-            if key_padding_mask is None:
+            sequence = self._sequence(projected, padding)
+            if padding is None:
                 y, _ = self._sum(sequence)
             else:
-                order = _order(key_padding_mask)
+                order = _order(padding)
                 y = _in_order(self._sum(_ordered(sequence, order))[0], order.argsort(dim=-1))
         return y.to(projected.v.dtype)
 
@@ -170,14 +151,12 @@ class WindowedFavor(RoPEAttention):
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.log_decay)
 
-    def _continue(
-        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: WindowState | None
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def _continue(self, projected: Projected, state: WindowState | None) -> tuple[Tensor, dict[str, Any]]:
         batch, _, length, _ = projected.q.shape
         padding = torch.zeros(batch, length, dtype=torch.bool, device=projected.q.device)
-        padding = padding if key_padding_mask is None else key_padding_mask
+        padding = padding if projected.key_padding_mask is None else projected.key_padding_mask
         with full_precision(projected.q.device):
-            sequence = self._sequence(projected, padding, positions)
+            sequence = self._sequence(projected, padding)
             if state is not None:
                 state = moved(state, None, sequence.q.dtype)
                 padding = torch.cat((~state.seen, padding), dim=1)

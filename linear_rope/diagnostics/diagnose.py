@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
-from linear_rope.diagnostics.attention_weights import attention_matrices, check_arguments
+from linear_rope.diagnostics.attention_weights import attention_matrices
 from linear_rope.diagnostics.statistics import AttentionDiagnostics, measure, warn_of_collapse
 from linear_rope.positions.tokens import Positions
 
@@ -41,7 +41,8 @@ def diagnose(
         ValueError: another kind of module, shapes that do not fit, a context for a causal attention, or a mask that
             leaves no key at all; the message says what would do.
     """
-    measured = _diagnose(attention, x, key_padding_mask, positions, context)
+    call = {"x": x, "key_padding_mask": key_padding_mask, "positions": positions, "context": context}
+    measured = _diagnose(attention, **call)
     warn_of_collapse({type(attention).__name__: measured})
     return measured
 
@@ -82,7 +83,8 @@ def diagnose_model(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, A
         assert isinstance(module, RoPEAttention)
         calls[module] += 1
         name = names[module] if calls[module] == 1 else f"{names[module]}#{calls[module]}"
-        measured[name] = _diagnose_call(module, *arguments, **keywords)
+        in_order = ("x", "context", "key_padding_mask", "positions")  # of the attention's own call
+        measured[name] = _diagnose(module, **dict(zip(in_order, arguments, strict=False)), **keywords)
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
@@ -94,27 +96,9 @@ def diagnose_model(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, A
     return measured
 
 
-def _diagnose_call(
-    attention: RoPEAttention,
-    x: Tensor,
-    context: Tensor | None = None,
-    key_padding_mask: Tensor | None = None,
-    positions: Positions | None = None,
-) -> AttentionDiagnostics:
-    """The arguments in the order of the attention's own call."""
-    return _diagnose(attention, x, key_padding_mask, positions, context)
-
-
-def _diagnose(
-    attention: RoPEAttention,
-    x: Tensor,
-    key_padding_mask: Tensor | None,
-    positions: Positions | None,
-    context: Tensor | None,
-) -> AttentionDiagnostics:
-    check_arguments(attention, x, key_padding_mask, context)
+def _diagnose(attention: RoPEAttention, **call: Any) -> AttentionDiagnostics:
     with evaluating(attention):
-        matrices = attention_matrices(attention, x, key_padding_mask, positions, context)
+        matrices = attention_matrices(attention, **call)
     feature_map = attention.feature_map if isinstance(attention, LinearRoPEAttention) else None
     return measure(matrices, estimates_softmax=feature_map is not None and feature_map.estimates_softmax)
 

@@ -40,27 +40,18 @@ def linear_attention(
 ) -> Tensor:
     """:func:`linear_rope.linear_attention` of a sequence that is split over the processes of a group, in rank order.
 
-    Every process calls it, with its own part; parts can have different lengths, and all else is alike. A state of
-    M × Dv numbers a head is what passes between them, whatever the length (LASP-2, arXiv 2502.07563): one all-gather,
-    and one for the gradients; with a decay and without ``causal`` one for each direction. Where positions are to be
-    counted, the numbers of tokens pass too.
+    Every process calls it with its own part of all tensors and masks, and with the same feature map and settings; parts
+    can have different lengths. A state of M × Dv numbers a head is what passes between them, whatever the length
+    (LASP-2, arXiv 2502.07563): one all-gather, and one for the gradients; with a decay and without ``causal`` one for
+    each direction. Where positions are to be counted, the numbers of tokens pass too.
 
     Outputs and gradients are those of the whole sequence in one process. What several processes hold a copy of, such
     as a feature map's parameters, gets in each the gradient from its own part: the sum over the group is the whole's.
 
-    ``rope``, ``denominator``, ``causal``, ``rope_base`` and ``rope_scaling`` are as there, the same in every process.
-
     Args:
-        q: (B, H, N, D) queries of this part, N ≥ 1.
-        k: (B, H, K, D) keys of this part.
-        v: (B, H, K, Dv) values of this part.
         group: a process group of torch.distributed, or None for the default one.
-        feature_map: the same in every process, with the same weights or random features.
-        key_padding_mask: (B, K) bool, of this part.
         positions: of this part, in the whole sequence. Default: the count of unpadded tokens before each one, those
             of the parts before included.
-        log_decay: (B, H, N), of this part.
-        angles: (B, H, N, width / 2), of this part.
         implementation: "chunked", "native" or "auto".
 
     Returns:

@@ -12,11 +12,9 @@ def global_positions(
     q: Tensor, k: Tensor, key_padding_mask: Tensor | None, group: dist.ProcessGroup | None
 ) -> Positions:
     """Default positions of a part's queries and keys, as :func:`linear_rope.linear_attention` counts them in the whole.
-
     How many tokens each part has is all that passes between the processes.
 
-    Raises:
-        ValueError: in every process, where positions cannot be counted part by part.
+    Raises ValueError, in every process, where positions cannot be counted part by part.
     """
     batch, _, queries, _ = q.shape
     keys = k.shape[2]

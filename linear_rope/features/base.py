@@ -55,15 +55,11 @@ class Formula:
 
 
 class FormulaCall(NamedTuple):
-    """Which formula an operator is to use, in what an operator can take.
-
-    Attributes:
-        name: of :data:`linear_rope.features.registry.FORMULAS`.
-        constant: a tensor that has no gradient, or None.
-        numbers: settings.
+    """Which formula an operator is to use, in what an operator can take: its name in
+    :data:`linear_rope.features.registry.FORMULAS`, a tensor that has no gradient, or None, and settings.
     """
 
-    name: str
+    formula: str
     constant: Tensor | None
     numbers: list[float]
 

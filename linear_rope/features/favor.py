@@ -150,12 +150,8 @@ def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = F
 
 
 class FavorFormula(Formula):
-    """:class:`FavorPlus` by hand: with h = ωx' and m = max h, values exp(h − m) + ε and a scale m − |x'|²/2 − ln M / 2.
-
-    Args:
-        omega: (rows, D).
-        hyperbolic, paired, eps: see :class:`FavorPlus`.
-    """
+    """:class:`FavorPlus` by hand: with h = ωx' and m = max h, values exp(h − m) + ε and a scale m − |x'|²/2 − ln M /
+    2."""
 
     has_constant = has_scale = True
 

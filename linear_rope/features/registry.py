@@ -10,7 +10,7 @@ from linear_rope.features.elementwise import EluFormula, EluPlusOne, ReluFeature
 from linear_rope.features.favor import FavorFormula, FavorPlus
 from linear_rope.features.hedgehog import Hedgehog
 from linear_rope.features.taylor import Taylor
-from linear_rope.registry import Registry
+from linear_rope.registry import Registry, taken
 
 _BUILT_IN: dict[str, Callable[..., FeatureMap]] = {
     "favor+": FavorPlus,
@@ -42,31 +42,25 @@ RANDOM_MAPS = tuple(name for name, make in _BUILT_IN.items() if "seed" in signat
 def make_feature_map(
     name: str, head_dim: int, *, num_features: int | None = None, redraw_every: int | None = None, seed: int = 0
 ) -> FeatureMap:
-    """The feature map of a name.
-
-    Args:
-        name: one of ``FEATURE_MAPS``, or of an installed package's entry points.
-        head_dim: D.
-        num_features: M; None lets the map decide.
-        redraw_every: for maps that draw random features again.
-        seed: of random features; a map that has none is not told.
+    """The feature map of a name, of ``FEATURE_MAPS`` or of an installed package's entry points.
 
     Raises:
-        ValueError: an unknown name, ``num_features`` or ``redraw_every`` for a map that does not take it, or an entry
-            point that makes something else, or a map with weights in a plain list.
+        ValueError: an unknown name, ``num_features`` or ``redraw_every`` for a map that does not take it (a map without
+            random features is not told of the seed), an entry point that makes something else, or a map with weights in
+            a plain list.
     """
     make = FEATURE_MAPS[name]
     settings = {"num_features": num_features, "redraw_every": redraw_every, "seed": seed}
-    taken = signature(make).parameters
-    feature_map = make(head_dim, **{setting: value for setting, value in settings.items() if setting in taken})
+    known = taken(make, settings)
+    feature_map = make(head_dim, **known)
     if not isinstance(feature_map, FeatureMap):
         raise ValueError(f"feature_map {name!r} made a {type(feature_map).__name__}; it must make a FeatureMap")
     check_weights_are_known(feature_map)
-    if "num_features" not in taken and num_features not in (None, feature_map.num_features):
+    if "num_features" not in known and num_features not in (None, feature_map.num_features):
         raise ValueError(
             f"num_features is {num_features}, but {name} has {feature_map.num_features} features for head dimension "
             f"{head_dim}; leave it out, or choose favor+"
         )
-    if "redraw_every" not in taken and redraw_every is not None:
+    if "redraw_every" not in known and redraw_every is not None:
         raise ValueError(f"redraw_every is {redraw_every}, but {name} has no random features; leave it out")
     return feature_map

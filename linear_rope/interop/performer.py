@@ -107,14 +107,8 @@ class PerformerPytorchAttention(nn.Module):
     keys is a maximum over all positions with a constant added after it, so the future leaks into the past; and the
     path without compiled kernels keeps N·M·D numbers a head for the backward pass.
 
-    Args:
-        dim: width of the inputs and outputs.
-        heads: number of heads; divides ``dim``.
-        num_features: random features a head.
-        max_length: positions in its rotary table.
-        rotary: False passes no positions at all.
-        causal: a token sees itself and those before it.
-        seed: of the random features (the peer draws from the global generator, which is restored afterwards).
+    Its rotary table has ``max_length`` positions; ``rotary=False`` passes none at all. Its random features are drawn
+    from ``seed`` (the peer draws from the global generator, which is restored afterwards).
 
     Raises:
         ImportError: performer-pytorch is not installed.

@@ -46,16 +46,8 @@ class UpgradedAttention(nn.Module):
     ) -> Tensor:
         """Attend from every token to those of ``context``, or of ``x`` itself; the arguments are the peer's.
 
-        Args:
-            x: (B, N, dim).
-            pos_emb: (1, N, D) sines and cosines by which ``rope="before"`` rotates; None for no rotation. A token's
-                row is the count of tokens before it that are no padding. ``rope="after"`` needs none.
-            context: (B, K, dim), or None for self-attention. There is no rotation across sequences.
-            mask: (B, N) bool, False at padding of ``x``.
-            context_mask: (B, K) bool, the same of ``context``.
-
-        Returns:
-            (B, N, dim).
+        ``pos_emb`` (1, N, D) are sines and cosines by which ``rope="before"`` rotates self-attention; a token's row is
+        the count of tokens before it that are no padding. Masks are bool, False at padding.
 
         Raises:
             ValueError: a mask that does not fit, or a context for a causal attention or for local heads.

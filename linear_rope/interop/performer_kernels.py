@@ -63,20 +63,11 @@ class PeerFeatures(FeatureMap):
 def peer_attention(
     q: Tensor, k: Tensor, v: Tensor, feature_map: PeerFeatures, *, causal: bool, key_padding_mask: Tensor | None
 ) -> Tensor:
-    """What ``FastAttention`` computes, from the keys that each query sees only.
+    """What ``FastAttention`` computes, (B, H, N, D) in the dtype of ``v``, from the keys that each query sees only.
 
     Its softmax kernel gives a key the features exp(ωx' − |x'|²/2 − G) + ε, where G is the largest ωx' of all keys and
-    of the future. Here G is that of the keys that the query sees: the same wherever no later key exceeds them.
-
-    Args:
-        q: (B, H, N, D).
-        k, v: (B, H, K, D).
-        feature_map: of the ``FastAttention``.
-        causal: query m sees the keys n ≤ m only; needs K = N.
-        key_padding_mask: (B, K) bool, True at padding.
-
-    Returns:
-        (B, H, N, D) in the dtype of ``v``; zeros for a query that sees no key.
+    of the future. Here G is that of the keys that the query sees: the same wherever no later key exceeds them. A query
+    that sees no key gives zeros.
     """
     with full_precision(q.device):
         dtype = torch.promote_types(v.dtype, torch.float32)
@@ -95,7 +86,8 @@ def peer_attention(
             if largest is not None and key_scale is not None:
                 least = torch.finfo(dtype).min
                 largest, key_scale = (x.masked_fill(padding, least) for x in (largest, key_scale))
-        numerator, denominator = _sums(q, k, values, key_scale, largest, causal=causal, mask=key_padding_mask)
+        call = Call(q, k, values, key_scale=key_scale, causal=causal)
+        numerator, denominator = _sums(call, largest, key_padding_mask)
         denominator = denominator + denominator_eps * q.sum(-1)
         sees_none = denominator == 0
         return (numerator / torch.where(sees_none, 1, denominator).unsqueeze(-1)).to(v.dtype)
@@ -120,33 +112,18 @@ def _keys(k: Tensor, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (exponents - largest.unsqueeze(-1)).exp(), largest, largest - half_norm
 
 
-def _sums(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_scale: Tensor | None,
-    largest: Tensor | None,
-    *,
-    causal: bool,
-    mask: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _sums(call: Call, largest: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The numerator (B, H, N, D) and the denominator (B, H, N), relative to exp(G), with what ε adds to each."""
-    call, scale = Call(q, k, v, key_scale=key_scale), None
-    if causal:
+    q, v = call.q, call.v
+    if call.causal:
         result = attend(call)
-        numerator, denominator, scale = (
-            result.output * result.denominator.unsqueeze(-1),
-            result.denominator,
-            result.scale,
-        )
-    else:
-        numerator, of_queries, scale = read_state(call, sum_keys(call))
-        assert of_queries is not None
-        denominator = of_queries
+        sums = result.output * result.denominator.unsqueeze(-1), result.denominator, result.scale
+    numerator, denominator, scale = sums if call.causal else read_state(call, sum_keys(call))
+    assert denominator is not None
     if largest is None or scale is None:
         return numerator, denominator
     of_one = torch.ones_like(largest) if mask is None else (~mask)[:, None].to(v.dtype).expand_as(largest)
-    if causal:
+    if call.causal:
         seen, total, count = largest.cummax(-1).values, v.cumsum(-2), of_one.cumsum(-1)
     else:
         seen, total, count = (largest.amax(-1, keepdim=True), v.sum(-2, keepdim=True), of_one.sum(-1, keepdim=True))

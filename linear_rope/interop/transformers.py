@@ -180,102 +180,60 @@ def _drawn(name: str, num_features: int | None, seed: int) -> MakeMap:
 
 def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
     def linear_rope_attention_forward(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        dropout: float = 0.0,
-        scaling: float | None = None,
-        is_causal: bool | None = None,
-        **kwargs: Any,
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **asked: Any
     ) -> tuple[Tensor, None]:
         """Queries (B, H, N, D), keys and values (B, H or fewer, K, D), and what :func:`_padding_mask` gave: a mask,
         (B, up to K) bool, or segments, (B, N) int64.
         """
         for argument, what in NOT_LINEAR.items():
-            if kwargs.get(argument) is not None:
+            if asked.get(argument) is not None:
                 raise ValueError(
                     f"{argument} was given: the model {what}, which linear attention cannot; choose another "
                     "attn_implementation for this model"
                 )
-        segments = None
+        segments = padding = None
         if attention_mask is not None and attention_mask.dtype == torch.int64:
             segments, attention_mask = attention_mask, None
-        padding = None
         if attention_mask is not None:
             _check_mask(attention_mask)
-        packed = _packed(query, key, attention_mask, segments, **kwargs)
+        packed = _packed(query, key, attention_mask, segments, asked)
         if attention_mask is not None:
             # Places of a cache that are still empty are not in the mask.
             key, value = (x[:, :, : attention_mask.shape[1]] for x in (key, value))
             padding = ~attention_mask
         if key.shape[1] < query.shape[1]:
             key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-        feature_map = get_map(module, query)
+        feature_map, scaling = get_map(module, query), asked.get("scaling")
         usual = query.shape[-1] ** -0.5
         if scaling is not None and not math.isclose(scaling, usual):
             query = query * feature_map.score_scale(scaling / usual)
-        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-        y = _attend(query, key, value, feature_map, causal=causal, key_padding_mask=padding, **packed)
-        return y.transpose(1, 2).contiguous(), None
+        is_causal, queries, keys = asked.get("is_causal"), query.shape[2], key.shape[2]
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(is_causal) and queries > 1  # the last token sees all
+        if causal and queries < keys:
+            # After a cache: queries that nobody asks for stand in for those before.
+            query = F.pad(query, (0, 0, keys - queries, 0))
+        packed |= {"causal": causal, "key_padding_mask": padding}
+        y = linear_attention(query, key, value, feature_map=feature_map, rope="none", **packed)
+        return y[:, :, -queries:].transpose(1, 2).contiguous(), None
 
     return linear_rope_attention_forward
 
 
-def _attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    feature_map: FeatureMap,
-    *,
-    causal: bool,
-    key_padding_mask: Tensor | None,
-    segment_ids: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-) -> Tensor:
-    """Attention of the last N of K positions, (B, H, N, D); RoPE is in the queries and keys already."""
-    queries, keys = q.shape[2], k.shape[2]
-    if causal and 1 < queries < keys:
-        # After a cache: queries that nobody asks for stand in for those before.
-        q = F.pad(q, (0, 0, keys - queries, 0))
-    y = linear_attention(
-        q,
-        k,
-        v,
-        feature_map=feature_map,
-        rope="none",
-        causal=causal and queries > 1,  # the last token sees all
-        key_padding_mask=key_padding_mask,
-        segment_ids=segment_ids,
-        cu_seqlens=cu_seqlens,
-    )
-    return y[:, :, -queries:]
-
-
 def _packed(
-    query: Tensor,
-    key: Tensor,
-    attention_mask: Tensor | None,
-    segments: Tensor | None,
-    position_ids: Any = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **unused: Any,
-) -> dict[str, Tensor]:
+    query: Tensor, key: Tensor, attention_mask: Tensor | None, segments: Tensor | None, asked: dict[str, Any]
+) -> dict[str, Any]:
     """How sequences are packed behind each other in a row, as :func:`linear_attention` takes it; nothing if not.
 
-    Args:
-        query, key: (B, H, N, D) and (B, ., K, D); keys of a cache would be of nobody knows which sequence.
-        attention_mask: (B, K) bool, True where not padding, or None.
-        segments: (B, N) int64, those that the mask of packed sequences told; or None.
-        position_ids: (B or 1, N) of the last N keys; anything else is not looked at.
-        cu_seq_lens_q, seq_idx: as transformers has them, boundaries and numbers of sequences.
+    ``attention_mask`` (B, K) is True where not padding; ``segments`` (B, N) are those that the mask of packed sequences
+    told; ``position_ids`` (B or 1, N) are of the last N keys. Keys of a cache would be of nobody knows which sequence.
     """
-    found: dict[str, Tensor] = {}
-    for name, given in (("segment_ids", segments), ("segment_ids", seq_idx), ("cu_seqlens", cu_seq_lens_q)):
+    found: dict[str, Any] = {}
+    of_model = ("segment_ids", asked.get("seq_idx")), ("cu_seqlens", asked.get("cu_seq_lens_q"))
+    for name, given in (("segment_ids", segments), *of_model):
         if given is not None and not found:
             found[name] = given
+    position_ids = asked.get("position_ids")
     if not found and isinstance(position_ids, Tensor) and position_ids.dim() == 2 and position_ids.shape[1] > 1:
         places = position_ids
         if attention_mask is not None:
@@ -306,17 +264,7 @@ def _check_mask(attention_mask: Any) -> None:
 
 
 def _padding_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: Any = None,
-    attention_mask: Tensor | None = None,
-    device: Any = None,
-    local_size: int | None = None,
-    use_vmap: bool = False,
-    **unused: Any,
+    batch_size: int, q_length: int, kv_length: int, mask_function: Any = None, device: Any = None, **asked: Any
 ) -> Tensor | None:
     """The mask that the attention gets: (B, keys there are) bool, True where not padding, or None for all True; of
     packed sequences the number of each token's, (B, N) int64.
@@ -326,10 +274,12 @@ def _padding_mask(
     """
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
-    if mask_function not in (causal_mask_function, bidirectional_mask_function) or kv_offset:
+    attention_mask = asked.get("attention_mask")
+    if mask_function not in (causal_mask_function, bidirectional_mask_function) or asked.get("kv_offset"):
         # Causal and of one sequence. A tracer, which cannot see whether there are several, gets that mask too.
         may_be_packed = getattr(mask_function, "__name__", "") == "and_mask"
-        if not may_be_packed or attention_mask is not None or local_size is not None or use_vmap:
+        is_more = asked.get("local_size") is not None or asked.get("use_vmap")
+        if not may_be_packed or attention_mask is not None or is_more:
             raise ValueError(
                 "the model asks for a mask that is neither causal nor of padding or packed sequences alone (a sliding "
                 "window, or chunks), which linear attention cannot; choose another attn_implementation"
@@ -341,7 +291,7 @@ def _padding_mask(
         return F.pad(~follows, (1, 0)).cumsum(-1)
     there_are = kv_length
     if mask_function is causal_mask_function:
-        there_are = min(kv_length, int(q_offset) + q_length)
+        there_are = min(kv_length, int(asked.get("q_offset", 0)) + q_length)
     if attention_mask is None:
         full = there_are == kv_length
         return None if full else torch.ones(batch_size, there_are, dtype=torch.bool, device=device)

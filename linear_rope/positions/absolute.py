@@ -44,11 +44,7 @@ class LearnedPositions(EmbeddingPositions):
         self.table = PositionTable(max_length, dim)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """(..., N) int64 → (..., N, dim).
-
-        Raises:
-            ValueError: more positions than the table has.
-        """
+        """(..., N) int64 → (..., N, dim). Raises ValueError for more positions than the table has."""
         number = positions.shape[-1]
         if positions.dim() > 1:
             # Of padded or packed rows fewer than there are places; where it costs nothing to look.

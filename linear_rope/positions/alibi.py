@@ -20,16 +20,8 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
 
 
 def alibi_bias(q_positions: Tensor, k_positions: Tensor, heads: int, *, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores: minus the head's slope times the distance, |m − n|.
-
-    Args:
-        q_positions: (N,) or (B, 1, N).
-        k_positions: (K,) or (B, 1, K).
-        heads: H.
-        dtype: of the result; the distances are exact before they are rounded to it.
-
-    Returns:
-        (H, N, K) or (B, H, N, K).
+    """What is added to the scores of (N,) or (B, 1, N) and (K,) or (B, 1, K) positions: minus the head's slope times
+    the distance, (H, N, K) or (B, H, N, K); distances are exact before they are rounded to ``dtype``.
     """
     distances = (q_positions.unsqueeze(-1) - k_positions.unsqueeze(-2)).abs()
     exact = torch.promote_types(dtype, torch.float32)

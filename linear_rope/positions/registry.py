@@ -5,11 +5,9 @@ An encoding is what its place in a model asks for: a class of modules for the to
 attention (:class:`ScorePositions`), or else settings of the attention (:class:`InAttention`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any
-
-from torch import nn
 
 from linear_rope.positions.absolute import EmbeddingPositions, LearnedPositions, SinusoidalPositions
 from linear_rope.positions.blocks import BlockPositions
@@ -22,7 +20,7 @@ from linear_rope.positions.shaw import Shaw
 from linear_rope.positions.t5 import T5Buckets
 from linear_rope.positions.transformer_xl import TransformerXL
 from linear_rope.positions.tupe import Tupe
-from linear_rope.registry import Registry
+from linear_rope.registry import Registry, taken
 
 
 class InAttention:
@@ -95,12 +93,6 @@ def has_table(name: str) -> bool:
     return not isinstance(encoding, InAttention) and "max_length" in signature(encoding).parameters
 
 
-def make_positions(encoding: Callable[..., nn.Module], **settings: Any) -> Any:
-    """The module of a class, made with those of ``settings`` that its ``__init__`` names."""
-    taken = signature(encoding).parameters
-    return encoding(**{name: value for name, value in settings.items() if name in taken})
-
-
 def make_score_positions(
     score_positions: str | ScorePositions, *, dim: int, heads: int, head_dim: int, causal: bool
 ) -> ScorePositions | None:
@@ -123,5 +115,5 @@ def make_score_positions(
             f"score_positions is {score_positions!r}, which is not a part of scores; choose from 'none', "
             f"{', '.join(map(repr, names))}, or give a ScorePositions"
         )
-    made: ScorePositions = make_positions(encoding, dim=dim, heads=heads, head_dim=head_dim, causal=causal)
-    return made
+    settings = {"dim": dim, "heads": heads, "head_dim": head_dim, "causal": causal}
+    return encoding(**taken(encoding, settings))

@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,6 @@ def rope_frequencies(
 ) -> Tensor:
     """The angle per position of every rotated pair, θ_i = base^(−2i/width) (section 3.2.2 of the paper).
 
-    Args:
-        width: number of channels that are rotated; even.
-        base: the slowest pair turns about ``base`` times slower than the fastest.
-        device: where to make them.
-        scaling: for sequences longer than those of training, see :mod:`linear_rope.positions.rope_scaling`.
-
     Returns:
         (width / 2,) float64, radians per position. (float32 on devices without float64.)
 
@@ -45,134 +39,103 @@ def rope_frequencies(
     if width < 2 or width % 2:
         raise ValueError(f"RoPE rotates pairs of channels: width is {width}, give a positive even number")
     check_base("base", base)
-    exponents = torch.arange(0, width, 2, dtype=_angle_dtype(device), device=device) / width
+    # Apple's GPU has no float64.
+    dtype = torch.float32 if device is not None and torch.device(device).type == "mps" else torch.float64
+    exponents = torch.arange(0, width, 2, dtype=dtype, device=device) / width
     frequencies = base**-exponents
     return frequencies if scaling is None else scaling.scale(frequencies)
 
 
-def rope_rotation(
-    positions: Tensor,
-    width: int,
-    *,
-    base: float = 10000.0,
-    dtype: torch.dtype = torch.float32,
-    scaling: RopeScaling | None = None,
-) -> Tensor:
-    """Cosine and sine of every pair's angle at every position.
+class Turn(NamedTuple):
+    """By which angles pairs of channels turn; the arguments of :func:`rope_frequencies`."""
+
+    width: int
+    base: float = 10000.0
+    scaling: RopeScaling | None = None
+
+    def frequencies(self, device: torch.device) -> Tensor:
+        """(width / 2,), radians per position."""
+        return rope_frequencies(self.width, base=self.base, device=device, scaling=self.scaling)
+
+    def may_keep(self, x: Tensor) -> bool:
+        """Whether what is made for ``x`` can serve the next call: it holds numbers, and nobody follows how it is made.
+
+        A scaling of one's own may compare equal to another one.
+        """
+        is_known = self.scaling is None or type(self.scaling).__module__ == RopeScaling.__module__
+        return is_known and type(x) in (Tensor, nn.Parameter) and not is_watched()
+
+
+def rope_rotation(positions: Tensor, turn: Turn, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Cosine and sine of every pair's angle, (...,) positions → (..., width / 2, 2) in float32 or float64.
 
     The angles are computed in float64 and reduced to one turn before they are rounded: a bfloat16 position is wrong
     beyond 256, and a float32 angle is off by 0.004 radians at position 100,000.
-
-    Args:
-        positions: (...,) integers or floats.
-        width: number of channels that are rotated; even.
-        base, scaling: see :func:`rope_frequencies`.
-        dtype: of the result; float32 or float64.
-
-    Returns:
-        (..., width / 2, 2): cosine and sine.
     """
-    make = _frequencies if _may_keep(positions, scaling) else rope_frequencies
-    frequencies = make(width, base=base, device=positions.device, scaling=scaling)
+    make = _frequencies if turn.may_keep(positions) else Turn.frequencies
+    frequencies = make(turn, positions.device)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
     return cosine_and_sine(angles)
 
 
-def rope_table(
-    length: int,
-    width: int,
-    *,
-    base: float = 10000.0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str | None = None,
-    scaling: RopeScaling | None = None,
-) -> Tensor:
+def rope_table(length: int, turn: Turn, dtype: torch.dtype, device: torch.device) -> Tensor:
     """:func:`rope_rotation` of the positions 0, 1, ..., length − 1, with the trigonometry of about 2·√length of them.
 
     Position a·s + b turns by the product of the rotations of a·s and b, which adds one rounding.
     """
     if torch.compiler.is_compiling():
         # A length that is a symbol has no square root.
-        return rope_rotation(torch.arange(length, device=device), width, base=base, dtype=dtype, scaling=scaling)
+        return rope_rotation(torch.arange(length, device=device), turn, dtype)
     step = max(1, math.isqrt(length))
     fine, coarse = (
-        rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
+        rope_rotation(positions, turn, dtype)
         for positions in (torch.arange(step, device=device), torch.arange(0, length, step, device=device))
     )
     table = rotate(coarse.flatten(-2).unsqueeze(1).expand(-1, step, -1), fine)
     return table.flatten(0, 1)[:length].unflatten(-1, (-1, 2))
 
 
-def _may_keep(x: Tensor, scaling: RopeScaling | None) -> bool:
-    """Whether what is made for ``x`` can serve the next call: it holds numbers, and nobody follows how it is made.
-
-    A scaling of one's own may compare equal to another one.
-    """
-    is_known = scaling is None or type(scaling).__module__ == RopeScaling.__module__
-    return is_known and type(x) in (Tensor, nn.Parameter) and not is_watched()
+_frequencies = lru_cache(maxsize=8)(torch.inference_mode(False)(Turn.frequencies))
+_table = lru_cache(maxsize=2)(torch.inference_mode(False)(rope_table))  # layers of a model use one, which can be large
 
 
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
-def _frequencies(width: int, *, base: float, device: torch.device, scaling: RopeScaling | None) -> Tensor:
-    return rope_frequencies(width, base=base, device=device, scaling=scaling)
-
-
-@lru_cache(maxsize=2)  # the layers of a model use one, which can be large
-@torch.inference_mode(False)
-def _table(
-    length: int, width: int, *, base: float, dtype: torch.dtype, device: torch.device, scaling: RopeScaling | None
-) -> Tensor:
-    return rope_table(length, width, base=base, dtype=dtype, device=device, scaling=scaling)
-
-
-def rotation_at(
-    positions: Tensor, width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
-) -> Tensor:
+def rotation_at(positions: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
     """:func:`rope_rotation`; that of few positions is kept, because all layers of a model decode the same ones."""
     are_few = positions.device.type == "cpu" and positions.numel() <= FEW
-    if not are_few or positions.requires_grad or has_tangent(positions) or not _may_keep(positions, scaling):
-        return rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
+    if not are_few or positions.requires_grad or has_tangent(positions) or not turn.may_keep(positions):
+        return rope_rotation(positions, turn, dtype)
     numbers = (positions.item(),) if positions.numel() == 1 else tuple(positions.flatten().tolist())
-    return _rotation_at(numbers, width, base=base, dtype=dtype, scaling=scaling).view(*positions.shape, width // 2, 2)
+    return _rotation_at(numbers, turn, dtype).view(*positions.shape, turn.width // 2, 2)
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def _rotation_at(
-    positions: tuple[float, ...], width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
-) -> Tensor:
+def _rotation_at(positions: tuple[float, ...], turn: Turn, dtype: torch.dtype) -> Tensor:
     if not positions or not all(position >= 0 and position == int(position) for position in positions):
-        exact = torch.tensor(positions, dtype=torch.float64, device="cpu")
-        return rope_rotation(exact, width, base=base, dtype=dtype, scaling=scaling)
+        return rope_rotation(torch.tensor(positions, dtype=torch.float64, device="cpu"), turn, dtype)
     # A product, for the trigonometry of so few numbers wakes a team of threads, which takes longer than all the rest.
-    fine = _stretch(0, 1, width, base=base, scaling=scaling)
+    fine = _stretch(0, 1, turn)
     turned = []
     for position in map(int, positions):
-        coarse = _stretch(position // STRETCH**2 * STRETCH**2, STRETCH, width, base=base, scaling=scaling)
+        coarse = _stretch(position // STRETCH**2 * STRETCH**2, STRETCH, turn)
         turned.append(coarse[position // STRETCH % STRETCH] * fine[position % STRETCH])
     return torch.view_as_real(torch.stack(turned)).to(dtype)
 
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def _stretch(first: int, step: int, width: int, *, base: float, scaling: RopeScaling | None) -> Tensor:
+def _stretch(first: int, step: int, turn: Turn) -> Tensor:
     """The rotations of 256 positions, first, first + step, ..., as (256, width / 2) complex numbers."""
     positions = torch.arange(first, first + step * STRETCH, step, device="cpu")
-    return torch.view_as_complex(rope_rotation(positions, width, base=base, dtype=torch.float64, scaling=scaling))
+    return torch.view_as_complex(rope_rotation(positions, turn, torch.float64))
 
 
 def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved") -> Tensor:
-    """Rotate pairs of channels by given angles.
+    """``x`` (..., N, width), float32 or float64, its pairs of channels turned by the cosines and sines of
+    :func:`rope_rotation`, of its dtype and broadcastable to (..., N, width / 2, 2).
 
-    Args:
-        x: (..., N, width), float32 or float64.
-        rotation: of :func:`rope_rotation`, of the dtype of ``x``; broadcastable to (..., N, width / 2, 2).
-        layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
-
-    Returns:
-        (..., N, width).
+    The layout "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
     """
     if layout == "interleaved" and not torch.compiler.is_compiling():
         # A pair is a complex number: one pass over memory instead of six. Compilers fuse the real form instead.
@@ -196,36 +159,28 @@ def rotations(
     k: Tensor,
     positions: Positions | None,
     key_padding_mask: Tensor | None,
-    *,
-    width: int,
-    base: float,
+    turn: Turn,
     dtype: torch.dtype,
-    scaling: RopeScaling | None = None,
     magnitude: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """The rotations of queries and keys, each broadcastable to (B, H, length, width / 2, 2).
+    """The rotations of queries and keys, each broadcastable to (B, H, length, width / 2, 2), times ``magnitude``.
 
     Args:
         q, k: (B, H, N, D) and (B, H, K, D); only their shapes and device matter.
         positions: see :func:`linear_rope.linear_attention`.
         key_padding_mask: (B, K) or None.
-        width: number of channels that are rotated; even.
-        base: θ_i = base^(−2i/width).
-        dtype: of the result.
-        scaling: see :mod:`linear_rope.positions.rope_scaling`.
-        magnitude: what is rotated is multiplied by it too.
     """
     if positions is not None:
         q_positions, k_positions = positions_of_both(positions, q, k)
-        k_rotation = rotation_at(k_positions, width, base=base, dtype=dtype, scaling=scaling)
+        k_rotation = rotation_at(k_positions, turn, dtype)
         k_rotation = k_rotation if magnitude == 1 else k_rotation * magnitude
         if q_positions is k_positions:
             return k_rotation, k_rotation
-        q_rotation = rotation_at(q_positions, width, base=base, dtype=dtype, scaling=scaling)
+        q_rotation = rotation_at(q_positions, turn, dtype)
         return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
-    make = _table if _may_keep(q, scaling) else rope_table
-    table = make(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
+    make = _table if turn.may_keep(q) else rope_table
+    table = make(max(queries, keys), turn, dtype, q.device)
     table = table if magnitude == 1 else table * magnitude
     k_rotation = table[:keys]
     q_rotation = k_rotation if queries == keys else table[:queries]
@@ -268,10 +223,5 @@ def apply_rope(
         raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
     aligned = align_positions(positions, x)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    rotation = rotation_at(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
+    rotation = rotation_at(aligned, Turn(x.shape[-1], base, scaling), dtype)
     return rotate(x.to(dtype), rotation, layout=layout).to(x.dtype)
-
-
-def _angle_dtype(device: torch.device | str | None) -> torch.dtype:
-    # Apple's GPU has no float64.
-    return torch.float32 if device is not None and torch.device(device).type == "mps" else torch.float64

@@ -20,10 +20,9 @@ def segments_of(
     """The segment of every token, counted from 0: (B, N) int64; None where neither argument is given.
 
     Args:
-        segment_ids: (B, N) integers, equal within a segment; a segment does not return. Those at padding are not read.
-        cu_seqlens: (K + 1,) int32 or int64, where each segment begins and, last, where the last one ends; for B = 1.
+        segment_ids, cu_seqlens: see :func:`linear_rope.linear_attention`. A segment does not return; ids at padding are
+            not read: it belongs to the segment before it.
         tokens: (B, N, ...), what they divide.
-        key_padding_mask: (B, N) bool, True at padding, which belongs to the segment before it.
         context: None, for what reads a context is not packed.
 
     Raises:

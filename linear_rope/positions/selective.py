@@ -49,14 +49,8 @@ class SelectiveRotation:
 
 
 class SelectiveAngles(nn.Module):
-    """The angles of one attention.
-
-    Args:
-        settings: how f is made.
-        dim: width of the tokens; divisible by ``heads``.
-        heads: H.
-        width: channels that are rotated in each head; even.
-        base: θ_i = base^(−2i/width).
+    """The angles of one attention whose tokens have the width ``dim``, divisible by ``heads``; ``width`` channels of
+    each head are rotated, θ_i = base^(−2i/width).
     """
 
     def __init__(self, settings: SelectiveRotation, dim: int, heads: int, width: int, base: float) -> None:
@@ -111,12 +105,8 @@ class SelectiveAngles(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The angles (B, H, N, width / 2), reduced to one turn, and Φ after the last token (B, H, width / 2), float64.
 
-        Args:
-            x: (B, N, dim) the tokens.
-            speed: (B, N, H·width/2), of :meth:`speeds`.
-            key_padding_mask: (B, N) bool, True at padding, which does not turn.
-            before: Φ before the first token; default 0.
-            segments: (B, N) int64, Φ begins anew in each; without ``before``.
+        ``speed`` (B, N, H·width/2) is that of :meth:`speeds`; padding (B, N) does not turn. ``before`` is Φ before the
+        first token, by default 0; or Φ begins anew in each of the ``segments`` (B, N).
         """
         if self.bias is not None:
             bias = self.bias.to(speed.dtype)

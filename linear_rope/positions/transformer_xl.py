@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from linear_rope.positions.rotary import rope_rotation
+from linear_rope.positions.rotary import Turn, rope_rotation
 from linear_rope.positions.scores import ScorePositions, new_matrix
 
 
@@ -33,7 +33,8 @@ class TransformerXL(ScorePositions):
         matrix = self.projection.weight.to(q.dtype).unflatten(0, (-1, self.head_dim))
         for_sine, for_cosine = ((q + v) @ matrix).unflatten(-1, (-1, 2)).unbind(-1)
         # The sine and cosine of a difference are sums of products: R_{m−n} is never made for a pair.
-        cosine, sine = rope_rotation(q_positions, self.dim, dtype=q.dtype).unbind(-1)
+        turn = Turn(self.dim)
+        cosine, sine = rope_rotation(q_positions, turn, q.dtype).unbind(-1)
         at_query = torch.cat((for_cosine * sine - for_sine * cosine, for_sine * sine + for_cosine * cosine), dim=-1)
-        cosine, sine = rope_rotation(k_positions, self.dim, dtype=q.dtype).unbind(-1)
+        cosine, sine = rope_rotation(k_positions, turn, q.dtype).unbind(-1)
         return (u @ k.mT + at_query @ torch.cat((sine, cosine), dim=-1).mT) * self.scale

@@ -24,13 +24,7 @@ def scaled_by_distance(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: T
     """Rotated queries and keys times ζ^((m − c)/512) and ζ^((c − n)/512): their products decay by ζ^((m − n)/512).
 
     c cancels; it is the middle of the keys' positions. So nothing overflows in float32 and bfloat16 while the positions
-    of a sequence span 30,000 at most.
-
-    Args:
-        q: (B, H, N, D).
-        k: (B, H, K, D).
-        q_positions: (N,) or (B, 1, N).
-        k_positions: (K,) or (B, 1, K).
+    of a sequence span 30,000 at most. Positions are (length,) or (B, 1, length).
     """
     logs = log_scales(q.shape[-1], device=q.device) / SCALE_BASE
     at = k_positions.to(logs.dtype)

@@ -6,10 +6,7 @@ import torch
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
-from experiments.train.classification import ClassifierModel
-from experiments.train.masked import MaskedModel
-from experiments.train.models import build_model, check_parameters_match, count_parameters
-from experiments.train.translation import TranslationModel
+from experiments.train.models import Shape, build_model, check_parameters_match, count_parameters
 from experiments.variants import (
     _POSITIONS,
     FORM,
@@ -154,12 +151,11 @@ def test_the_peer_refuses_what_it_cannot_do(change, next_byte):
 
 
 @pytest.mark.parametrize(
-    ("objective", "lacking"),
-    [(MaskedModel(20, 16), "encoder"), (ClassifierModel(20, 16, 2), "encoder"), (TranslationModel(20, 16), "decoder")],
+    ("kind", "lacking"), [("masked", "encoder"), ("labels", "encoder"), ("translation", "decoder")]
 )
-def test_the_peer_is_causal_alone(objective, lacking):
+def test_the_peer_is_causal_alone(kind, lacking):
     with pytest.raises(ValueError, match=rf"^--variants: .*performer-pytorch.* no {lacking} here; leave it out"):
-        build_model(VARIANTS["performer-pytorch"], SMOKE, 0, objective)
+        build_model(VARIANTS["performer-pytorch"], SMOKE, 0, Shape(20, 16, kind, 2))
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -21,9 +21,7 @@ from linear_rope.tracing import constant_in_graphs
 
 # Where no compiler was found there is no native form; test_native.py says so. Those of a GPU have their own tests.
 FORMS = tuple(
-    form
-    for form in IMPLEMENTATIONS
-    if form not in ("fla", "triton") and (form != "native" or kernels()["native"].startswith("C++"))
+    form for form in IMPLEMENTATIONS if form != "triton" and (form != "native" or kernels()["native"].startswith("C++"))
 )
 NEEDS_INTERPRETER = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or torch.cuda.is_available(),

@@ -171,7 +171,7 @@ def test_tokens_that_do_not_fit_a_decoder_s_state_are_refused() -> None:
     with pytest.raises(ValueError, match="tokens are 3 sequences for 2 sources; give a multiple"):
         model.step(random_tokens(3, 1), state)
     _, state = model.step(random_tokens(2, 40), state)
-    with pytest.raises(ValueError, match="41 tokens is longer than the learned position table, 40"):
+    with pytest.raises(ValueError, match="target is 41, but the learned position table ends at 40"):
         model.step(random_tokens(2, 1), state)
 
 

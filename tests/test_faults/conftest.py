@@ -1,7 +1,4 @@
-"""Everything here provokes faults for real, so it is slow; what was provoked is counted and printed at the end.
-
-``-m "slow and not full"`` runs a sample; ``-m slow`` runs all.
-"""
+"""Everything here provokes faults for real, so it is slow. ``-m "slow and not full"`` runs a sample."""
 
 import csv
 import ctypes
@@ -10,56 +7,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, Phase
 
 from experiments.records.record import run_status
-from tests.made_up import metrics_rows
+from tests.made_up import repeated_rows
 
 PROJECT = Path(__file__).parents[2]
-COUNTS = pytest.StashKey[Counter]()
-WALL_CLOCK = ("seconds", "tokens_per_second")
 PATIENCE = 120
 """seconds that anything waited for may take on a busy machine"""
+FUZZING = {
+    "derandomize": True,
+    "database": None,
+    "deadline": None,
+    "phases": [Phase.generate],  # no shrinking: the traceback shows the one change that failed
+    "suppress_health_check": list(HealthCheck),
+}
 DROP_CAPABILITY = 24  # PR_CAPBSET_DROP of prctl(2)
 CAPABILITIES_BEYOND_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-
-
-def pytest_configure(config):
-    config.stash[COUNTS] = Counter()
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.slow)
-
-
-def pytest_sessionfinish(session):
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["counts"] = dict(session.config.stash[COUNTS])
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    node.config.stash[COUNTS].update(getattr(node, "workeroutput", {}).get("counts", {}))
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    counts = config.stash[COUNTS]
-    if counts:
-        terminalreporter.section("faults provoked")
-        for what, number in counts.items():
-            terminalreporter.line(f"{what}: {number:,}")
-
-
-@pytest.fixture
-def counts(request):
-    """How often what was provoked, by its name; printed when all tests have run."""
-    return request.config.stash[COUNTS]
 
 
 def obey_permissions():
@@ -160,10 +134,7 @@ class Comparison:
         """All that must not depend on what happened on the way: the records, the summary, the final weights."""
         found = {}
         for variant in self.variants:
-            found[variant, "metrics"] = [
-                {key: value for key, value in row.items() if key not in WALL_CLOCK}
-                for row in metrics_rows(self.metrics(variant))
-            ]
+            found[variant, "metrics"] = repeated_rows(self.metrics(variant))
             for name in ("model.safetensors", "optimizer.pt"):
                 checkpoint = self.directory(variant) / "checkpoint" / f"step{self.steps:08d}"
                 found[variant, name] = (checkpoint / name).read_bytes()
@@ -175,7 +146,7 @@ class Comparison:
         return found
 
     def leftovers(self):
-        return [path for path in self.out.rglob(".*") if path.name not in (".lock", ".owner")]
+        return [path for path in self.out.rglob(".*") if path.name != ".lock"]
 
 
 @pytest.fixture(scope="session")

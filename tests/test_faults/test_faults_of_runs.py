@@ -14,7 +14,7 @@ FIRST, SECOND, THIRD = "softmax-rope", "favor+-rope-after", "elu+1-rope-after"
 
 
 @pytest.fixture
-def check_recovery(undisturbed, counts):
+def check_recovery(undisturbed):
     """Checks a comparison that ended with the second variant failed, and the next run of its command."""
 
     def check(disturbed, reason):
@@ -32,7 +32,6 @@ def check_recovery(undisturbed, counts):
         assert disturbed.finish() == undisturbed
         assert "2 of 3 runs are done already" in disturbed.output
         assert {variant: disturbed.metrics(variant).read_bytes() for variant in before} == before
-        counts["faults of one run survived"] += 1
 
     return check
 
@@ -58,23 +57,6 @@ def read_only(directories):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("options", "what", "reason"),
-    [
-        ([], "kill", "killed (SIGKILL), as the system does when memory runs out"),
-        (["--run-timeout", "15"], "suspend", "no sign of life for 15 s after step"),
-    ],
-)
-def test_a_worker_killed_for_memory_or_that_hangs(comparison, check_recovery, options, what, reason):
-    disturbed = comparison("--workers", "1", *options).start()
-    wait_for_the_second(disturbed)
-    (worker,) = disturbed.workers()
-    getattr(worker, what)()
-    disturbed.wait()
-    check_recovery(disturbed, reason)
-
-
-@pytest.mark.full
 def test_a_loss_that_is_not_a_number(comparison, check_recovery):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
     files = [disturbed.checkpoints(SECOND)[-1] / name for name in ("model.safetensors", "manifest.json")]
@@ -92,43 +74,20 @@ def test_a_loss_that_is_not_a_number(comparison, check_recovery):
 
 
 @pytest.mark.full
-def test_an_exception_in_one_variant(comparison, check_recovery):
-    disturbed = killed_in_the_second(comparison("--workers", "1"))
-    kept = disturbed.metrics(SECOND).read_bytes()
-    disturbed.metrics(SECOND).write_bytes(b"not a record\n" + kept)
-    disturbed.start().wait()
-    assert "Traceback" in (disturbed.directory(SECOND) / "log.txt").read_text()
-    disturbed.metrics(SECOND).write_bytes(kept)
-    check_recovery(disturbed, "metrics.jsonl, line 1")
-
-
-@pytest.mark.full
-def test_a_directory_made_read_only(comparison, check_recovery):
+def test_a_directory_made_read_only(comparison, undisturbed):
     disturbed = comparison("--workers", "1").start(as_root=False)
     wait_for_the_second(disturbed)
-    with read_only([disturbed.directory(SECOND), disturbed.directory(SECOND) / "checkpoint"]):
-        disturbed.wait()
-    assert disturbed.status(SECOND).state == "running", "its status could not be written"
-    # What the report showed came from comparison.json; now the status is set as if it had been written.
-    (unrecorded,) = json.loads((disturbed.out / "comparison.json").read_text())["unrecorded"]
-    assert unrecorded["variant"] == SECOND
-    status = {"state": "failed", "reason": unrecorded["reason"], "notes": []}
-    (disturbed.directory(SECOND) / "status.json").write_text(json.dumps(status))
-    check_recovery(disturbed, "Permission denied")
-
-
-@pytest.mark.full
-def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed, counts):
-    disturbed = comparison("--workers", "1").start(as_root=False)
-    wait_for_the_second(disturbed)
-    with read_only([path for path in [disturbed.out, *disturbed.out.rglob("*")] if path.is_dir()]):
-        assert disturbed.wait() == 1
+    directories = [disturbed.directory(SECOND), disturbed.directory(SECOND) / "checkpoint"]
+    for directory in directories:
+        directory.chmod(0o555)
+    assert disturbed.wait() == 1, disturbed.output
+    for directory in directories:
+        directory.chmod(0o755)
     assert "Traceback" not in disturbed.output
-    (error,) = [line for line in disturbed.output.splitlines() if line.startswith("error: ")]
-    assert "Permission denied" in error
-    assert "is kept, and the same command goes on from it" in error
+    assert f"failed: {SECOND} seed 0: how it ended could not be recorded: " in disturbed.output
+    assert "Permission denied" in disturbed.output
     assert disturbed.finish() == undisturbed
-    counts["read-only comparisons survived"] += 1
+    assert "2 of 3 runs are done already" in disturbed.output
 
 
 NONE_IS_LEFT = "no checkpoint is left to go on from, so training began again at step 0"
@@ -193,33 +152,24 @@ def fill(disk):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("stays_full", [False, True], ids=["for a while", "to the end"])
-def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbed, counts, stays_full):
+def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbed):
     disturbed = comparison("--workers", "1", out=small_disk / "comparison").start()
     wait_for_the_second(disturbed)
     fill(small_disk)
-    if not stays_full:
-        assert disturbed.wait_until(lambda: f"{SECOND} seed 0: failed" in disturbed.output), disturbed.output
-        (small_disk / "filler").unlink()
     assert disturbed.wait() == 1, disturbed.output
     assert "Traceback" not in disturbed.output
-    fates = {variant: disturbed.status(variant).state for variant in disturbed.variants}
-    assert fates == {FIRST: "done", SECOND: "failed", THIRD: "failed" if stays_full else "done"}
-    assert "No space left on device" in disturbed.status(SECOND).reason
-    for name in ("report.md", "report.html"):
-        assert "No space left on device" in (disturbed.out / name).read_text()
-    if stays_full:
-        (small_disk / "filler").unlink()
+    assert f"{SECOND} seed 0: failed (" in disturbed.output
+    assert "No space left on device" in disturbed.output
+    assert "is kept, and the same command goes on from it" in disturbed.output
+    (small_disk / "filler").unlink()
     assert disturbed.finish() == undisturbed
-    assert f"{1 if stays_full else 2} of 3 runs are done already" in disturbed.output
+    assert "1 of 3 runs are done already" in disturbed.output
     assert disturbed.leftovers() == []
-    counts["full disks survived"] += 1
 
 
-def test_a_disk_that_is_full_from_the_start_is_one_line(comparison, small_disk, counts):
+def test_a_disk_that_is_full_from_the_start_is_one_line(comparison, small_disk):
     fill(small_disk)
     refused = comparison(out=small_disk / "comparison").start()
     assert refused.wait() == 2
     assert refused.error.startswith("error: --out ")
     assert "cannot be written (No space left on device); make room, or give another --out" in refused.error
-    counts["full disks survived"] += 1

@@ -17,11 +17,11 @@ from experiments.studies.answers import SHOWN as SHOWN
 from experiments.studies.answers import collect_answers, samples_of
 from experiments.studies.speed import benchmark
 from experiments.studies.tables import Table
-from experiments.train.classification import Classification, ClassifierModel
-from experiments.train.models import build_model
+from experiments.train.classification import Classification
+from experiments.train.models import Shape, build_model
 from experiments.train.objectives import Objective
 from experiments.train.steps import autocast
-from experiments.train.text_tokens import SPECIAL
+from experiments.train.tokens import SPECIAL
 from experiments.train.trained_models import measuring_device
 from experiments.variants import get_variant
 
@@ -87,7 +87,7 @@ def measure_costs(root: Path, comparison: Comparison, objective: Classification)
     return [f"the cost of a document leaves out {name}: {why}" for name, why in failures.items()]
 
 
-def reading(variant: str, config: Config, shape: ClassifierModel, device: str) -> Callable[[], object]:
+def reading(variant: str, config: Config, shape: Shape, device: str) -> Callable[[], object]:
     """Reads one text of ``config.context`` random tokens, without gradients, each time that it is called."""
     model = build_model(get_variant(variant), config, 0, shape).to(device).eval()
     generator = torch.Generator().manual_seed(0)
@@ -100,7 +100,7 @@ def reading(variant: str, config: Config, shape: ClassifierModel, device: str) -
     return read
 
 
-def memory_here(variant: str, config: Config, shape: ClassifierModel, device: str) -> int:
+def memory_here(variant: str, config: Config, shape: Shape, device: str) -> int:
     """By how many bytes memory rises at the highest point of reading a text; for a process of its own."""
     torch.set_num_threads(config.threads)
     benchmark.keep_no_freed_memory()

@@ -14,7 +14,7 @@ from experiments.judge.samples import ReadSample, Sample, paired, per_seed
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
-from experiments.train.loop import evaluate
+from experiments.train.evaluate import evaluate
 from experiments.train.objectives import NextToken
 from linear_rope.model import CausalLM
 

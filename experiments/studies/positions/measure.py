@@ -1,5 +1,6 @@
 """What the positions study measures of trained models: longer windows, and the time of a training step."""
 
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,11 +14,11 @@ from experiments.studies.length.measure import loss as loss
 from experiments.studies.length.measure import measure_lengths
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.studies.tables import Table
-from experiments.train.loop import on_device
+from experiments.train.evaluate import on_device
 from experiments.train.models import build_model
 from experiments.train.objectives import NextToken
 from experiments.train.optimizers import make_optimizer
-from experiments.train.steps import training_step
+from experiments.train.steps import Steps
 from experiments.train.trained_models import measuring_device
 from experiments.variants import get_variant
 
@@ -50,12 +51,10 @@ def measure_cost(root: Path, comparison: Comparison, objective: NextToken) -> li
     batch = on_device(objective.batch(0, 0), device)
     calls = {}
     for each in counted(comparison.variants, "the time of a step: models"):
-        own = Config(**{**comparison.config, **each.settings})
+        own = Config(**{**comparison.config, **each.settings, "compile": "no"})
         model = build_model(get_variant(each.name), own, 0, objective).to(device)
-        optimizer = make_optimizer(model, own)
-        calls[each.name] = lambda model=model, optimizer=optimizer, own=own: training_step(
-            model, optimizer, objective, batch, own, 0
-        )
+        steps = Steps(model, make_optimizer(model, own), objective, own)
+        calls[each.name] = partial(steps.make, 0, batch)
     seconds, failures = time_in_turn(
         calls, threads=config.threads, sample_seconds=SECONDS, rounds=ROUNDS, fewest_rounds=ROUNDS, budget=0.0
     )

@@ -31,7 +31,7 @@ from experiments.studies.speed.study import (
     SpeedConfig,
     after,
 )
-from experiments.train.models import LanguageModel, build_model, check_parameters_match, count_parameters
+from experiments.train.models import Shape, build_model, check_parameters_match, count_parameters
 from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention.growing import shortened
@@ -274,7 +274,7 @@ def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
         return _performer_model(length, config)
     sizes = Config(dim=config.dim, layers=config.layers, heads=config.model_heads, num_features=config.num_features)
     variant = study.variant(name)
-    return build_model(variant, variant.config(sizes), 0, LanguageModel(256, length)).to(config.device)
+    return build_model(variant, variant.config(sizes), 0, Shape(256, length)).to(config.device)
 
 
 def _performer_model(length: int, config: SpeedConfig) -> nn.Module:

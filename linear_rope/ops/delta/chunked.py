@@ -19,17 +19,12 @@ CHUNK_SIZE = 64
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """In chunks, linear in the length.
+    """In chunks, linear in the length: (B, H, N, Dv), and S after the last token.
 
     Args:
-        q, k: (B, H, N, D), float32 or float64.
-        v: (B, H, N, Dv).
-        beta: (B, H, N).
+        q, k, v, beta: (B, H, N, D), float32 or float64, (B, H, N, Dv) and (B, H, N).
         log_decay: (B, H, N) ln a_t ≤ 0, or None for 0; −∞ forgets all that came before.
         state: S (B, H, D, Dv) before the first token; None for zeros.
-
-    Returns:
-        (B, H, N, Dv), and S after the last token.
     """
     outputs = []
     for start in range(0, q.shape[2], CHUNK_SIZE):

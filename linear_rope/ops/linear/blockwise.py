@@ -72,7 +72,7 @@ def attend(call: Call, *, keep: bool) -> Result:
             at = Region(batch, heads, positions)
             if keep and number and state is not None:
                 _put_state((result.memories, result.key_sums, result.stabilisers), state, (number - 1, batch, heads))
-            features = _block(call, formula, at).features
+            features, *_ = _block(call, formula, at)
             sums, state, weights = block_sums(features, state)
             result.output[at] = attention_output(sums, features.query_scale)
             for to, x in zip((result.denominator, result.scale), sums[1:], strict=True):
@@ -111,8 +111,7 @@ def differentiate(
                 state = _state_before(call, result, number + 1, batch, heads)
                 of_states[batch, heads, number : number + 1] = _exponent(after, state)
             state = _state_before(call, result, number, batch, heads)
-            block = _block(call, formula, at)
-            terms = block.features
+            terms, given, mapped_q, mapped_k = _block(call, formula, at)
             denominator = result.denominator[at] if call.has_denominator else None
             scale = result.scale[at] if result.scale.numel() else None
             grad_sums = attention_output((grad_output[at].to(call.dtype), denominator, scale), terms.query_scale)
@@ -125,7 +124,7 @@ def differentiate(
             of_terms, after = block_gradients(terms, weights, state, grad_sums, of_denominator, after)
             if exponents is not None:
                 exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
-            _put_inputs(gradients, formula, block, of_terms, at)
+            _put_inputs(gradients, formula, given, mapped_q, mapped_k, of_terms, at)
         assert after is not None
         if gradients.memory is not None:
             gradients.memory[batch, heads] = after.memory
@@ -143,22 +142,8 @@ def _exponent(grad: State, state: State | None) -> Tensor | float:
     return of_memory if state.key_sum is None else of_memory + dot(grad.key_sum, state.key_sum)
 
 
-class _Block(NamedTuple):
-    """A block of positions (B, H, L, ·).
-
-    Attributes:
-        mapped: the call's own tensors, and what the formula maps.
-        q, k: φ(q) and φ(k).
-        features: what is summed.
-    """
-
-    mapped: Call
-    q: Tensor
-    k: Tensor
-    features: Call
-
-
-def _block(call: Call, formula: Formula, at: Region) -> _Block:
+def _block(call: Call, formula: Formula, at: Region) -> tuple[Call, Call, Tensor, Tensor]:
+    """What is summed of a block of positions, and what the formula maps, φ(q) and φ(k)."""
     q, k, v = (x[at].to(call.dtype).contiguous() for x in (call.q, call.k, call.v))
     part = Call(
         q,
@@ -175,7 +160,7 @@ def _block(call: Call, formula: Formula, at: Region) -> _Block:
         denominator=call.denominator,
     )
     of_q, of_k = formula.features(q), formula.features(k)
-    return _Block(part, of_q.values, of_k.values, rotated_features(part, of_q, of_k, v))
+    return rotated_features(part, of_q, of_k, v), part, of_q.values, of_k.values
 
 
 def _exponents(terms: Call, of: TermGradients) -> tuple[Tensor, Tensor]:
@@ -193,9 +178,13 @@ def _exponents(terms: Call, of: TermGradients) -> tuple[Tensor, Tensor]:
     return of_q, of_k
 
 
-def _put_inputs(gradients: Gradients, formula: Formula, block: _Block, of: TermGradients, at: Region) -> None:
-    """The gradients of what is mapped, of values and of a denominator's own features; overwrites its arguments."""
-    call, grad_q, grad_k = block.mapped, of.q, of.k
+def _put_inputs(
+    gradients: Gradients, formula: Formula, call: Call, q: Tensor, k: Tensor, of: TermGradients, at: Region
+) -> None:
+    """The gradients of what is mapped to ``q`` and ``k``, of values and of a denominator's own features; overwrites
+    its arguments.
+    """
+    grad_q, grad_k = of.q, of.k
     if call.q_rotation is not None and call.k_rotation is not None:
         grad_q, grad_k = rotate(grad_q, _inverse(call.q_rotation)), rotate(grad_k, _inverse(call.k_rotation))
     if of.denominator_q is not None and of.denominator_k is not None:
@@ -206,8 +195,8 @@ def _put_inputs(gradients: Gradients, formula: Formula, block: _Block, of: TermG
             grad_k.add_(of.denominator_k)
     if call.padding is not None:
         grad_k.masked_fill_(call.padding, 0)
-    gradients.q[at] = formula.gradient(call.q, block.q, grad_q)
-    gradients.k[at] = formula.gradient(call.k, block.k, grad_k)
+    gradients.q[at] = formula.gradient(call.q, q, grad_q)
+    gradients.k[at] = formula.gradient(call.k, k, grad_k)
     gradients.v[at] = of.v
 
 
@@ -235,12 +224,8 @@ def _state_before(call: Call, result: Result, number: int, batch: slice, heads: 
     """The state before block ``number``."""
     if number == 0:
         return _state_at(call, batch, heads)
-    memory, key_sum, stabiliser = (
-        x[number - 1, batch, heads] if x.numel() else None
-        for x in (result.memories, result.key_sums, result.stabilisers)
-    )
-    assert memory is not None
-    return State(memory, key_sum, stabiliser)
+    kept = result.memories, result.key_sums, result.stabilisers
+    return State(*(x[number - 1, batch, heads] if x.numel() else None for x in kept))  # type: ignore[arg-type]
 
 
 def _state_at(call: Call, batch: slice, heads: slice) -> State | None:

@@ -60,7 +60,7 @@ class Call(NamedTuple):
     stabiliser: Tensor | None = None
     constant: Tensor | None = GIVEN.constant
     numbers: Sequence[float] = GIVEN.numbers
-    formula: str = GIVEN.name
+    formula: str = GIVEN.formula
     denominator: str = "unrotated"
     causal: bool = True
     implementation: str = "auto"

@@ -21,15 +21,9 @@ CHUNK_SIZE = 16
 
 
 def denominator_sums(q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sum over a block of chunks and the keys before it.
+    """Sums (G, C) of q and k (G, C, M) over a block of chunks and the keys before it, and the state (S, M) after it.
 
-    Args:
-        q, k: (G, C, M).
-        factors: of these chunks.
-        state: (S, M), Σ exp(g_j − c) k_j over the keys before the block; None for none.
-
-    Returns:
-        (G, C) sums, and (S, M) the state after the block.
+    ``state`` (S, M) is Σ exp(g_j − c) k_j over the keys before the block; None for none.
     """
     increments = _increments(k, factors)
     states = states_before(increments, factors, state)

@@ -8,7 +8,6 @@ from linear_rope.ops.linear import native, triton_form
 from linear_rope.ops.linear.both_ways import both_ways, recurrent_pass, two_passes
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import attention_output, reference
-from linear_rope.ops.linear.fla import fla
 from linear_rope.ops.linear.operator import attend
 from linear_rope.ops.linear.prepare import (
     check_angles_alone,
@@ -25,7 +24,7 @@ from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision
 
-IMPLEMENTATIONS = ("reference", "chunked", "native", "triton", "recurrent", "fla")
+IMPLEMENTATIONS = ("reference", "chunked", "native", "triton", "recurrent")
 
 
 def linear_attention(
@@ -85,13 +84,12 @@ def linear_attention(
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
             on a CPU, for every dtype), "triton" (the same on a GPU, up to 256 features and values as wide, not in
             float64; not run on a GPU yet, and with TRITON_INTERPRET=1 on a CPU, slowly), "recurrent" (a loop over
-            positions with a state of constant size), "fla" (on a GPU, causal, by the kernel of
-            :mod:`linear_rope.ops.linear.fla`; not run on a GPU yet), or "auto", which is "native" where
-            :func:`linear_rope.kernels` has it, on a GPU "triton" where a trial at the first use proves it
-            there, and else "chunked". "native", and "chunked" if causal, keep nothing as
-            wide as the features of the built-in maps for their backward pass. They and "triton" can be differentiated
-            once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
-            ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, "triton" and "fla" are refused.
+            positions with a state of constant size), or "auto", which is "native" where :func:`linear_rope.kernels`
+            has it, on a GPU "triton" where a trial at the first use proves it there, and else "chunked". "native", and
+            "chunked" if causal, keep nothing as wide as the features of the built-in maps for their backward pass. They
+            and "triton" can be differentiated once, in reverse; the others as often as one likes. In forward mode
+            (``torch.func.jvp``, ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, and "triton"
+            are refused.
             Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow;
             it and "triton" compute each of the two directions of a decay after a map in PyTorch.
 
@@ -106,12 +104,16 @@ def linear_attention(
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
     check_angles_alone(angles, positions, rope_scaling)
-    segments = _segments(segment_ids, cu_seqlens, q, k, key_padding_mask)
+    if (segment_ids is not None or cu_seqlens is not None) and q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"segments were given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are in none together"
+        )
+    segments = segments_of(segment_ids, cu_seqlens, q[:, 0], key_padding_mask)
     if segments is not None:
         if positions is None and angles is None:
             positions = positions_within(segments, key_padding_mask)
         # Without a decay, what sees both ways has a sum a segment.
-        if causal or log_decay is not None or implementation in ("reference", "recurrent", "fla"):
+        if causal or log_decay is not None or implementation in ("reference", "recurrent"):
             check_decay(log_decay, q, k)
             log_decay = cut(log_decay, segments, q.shape[1], torch.promote_types(q.dtype, torch.float32))
     call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
@@ -126,18 +128,8 @@ def linear_attention(
         call = mapped(call)
         if implementation == "recurrent" and call.log_decay is not None and not causal:
             return two_passes(call, recurrent_pass).to(v.dtype)
-        sums = {"reference": reference, "recurrent": recurrent, "fla": fla}[implementation](call)
+        sums = reference(call) if implementation == "reference" else recurrent(call)
         return attention_output(sums, call.query_scale).to(v.dtype)
-
-
-def _segments(
-    segment_ids: Tensor | None, cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_padding_mask: Tensor | None
-) -> Tensor | None:
-    if (segment_ids is not None or cu_seqlens is not None) and q.shape[2] != k.shape[2]:
-        raise ValueError(
-            f"segments were given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are in none together"
-        )
-    return segments_of(segment_ids, cu_seqlens, q[:, 0], key_padding_mask)
 
 
 def kernels() -> dict[str, str]:

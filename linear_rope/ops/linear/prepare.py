@@ -10,7 +10,7 @@ from linear_rope.ops.decay import with_resets
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.rotated_features import Rope
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotations
+from linear_rope.positions.rotary import Turn, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.small_calls import cosine_and_sine
@@ -41,10 +41,23 @@ def prepare(
     check_positions(positions, q, k)
     feature_map.check_width(q)
     q_rotation = k_rotation = padding = None
-    if rope != "none":
-        q_rotation, k_rotation = _rotations(call, key_padding_mask, positions, rope, base, scaling, angles)
-    elif angles is not None:
+    if rope == "none" and angles is not None:
         raise ValueError('angles were given, but rope is "none"; give rope="after" or "before", or no angles')
+    if rope != "none":
+        width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
+        if rope == "before":
+            _check_even(width, "the head dimension", rope, "head_dim")
+        else:
+            settable = "head_dim" if feature_map.num_features is None else "num_features"
+            _check_even(width, "the number of features", rope, settable)
+        if angles is not None:
+            q_rotation = k_rotation = _given_rotation(angles, call, width)
+        else:
+            magnitude = 1.0
+            if rope == "before" and scaling is not None:  # queries and keys have one each
+                magnitude = math.sqrt(feature_map.score_scale(scaling.magnitude**2))
+            at, turn = (positions, key_padding_mask), Turn(width, base, scaling)
+            q_rotation, k_rotation = rotations(q, k, *at, turn, call.dtype, magnitude)
     check_decay(log_decay, q, k)
     if log_decay is not None and key_padding_mask is not None:
         log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
@@ -65,34 +78,6 @@ def prepare(
         feature_map=feature_map,
         turns_inputs=rope == "before",
     )
-
-
-def _rotations(
-    call: Call,
-    key_padding_mask: Tensor | None,
-    positions: Positions | None,
-    rope: Rope,
-    base: float,
-    scaling: RopeScaling | None,
-    angles: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """By which queries and keys, or their features, turn."""
-    feature_map = call.feature_map
-    assert feature_map is not None
-    width = feature_map.count(call.q.shape[-1]) if rope == "after" else call.q.shape[-1]
-    if rope == "before":
-        _check_even(width, "the head dimension", rope, "head_dim")
-    else:
-        settable = "head_dim" if feature_map.num_features is None else "num_features"
-        _check_even(width, "the number of features", rope, settable)
-    if angles is not None:
-        rotation = _given_rotation(angles, call, width)
-        return rotation, rotation
-    magnitude = 1.0
-    if rope == "before" and scaling is not None:  # queries and keys have one each
-        magnitude = math.sqrt(feature_map.score_scale(scaling.magnitude**2))
-    settings = {"width": width, "base": base, "dtype": call.dtype, "scaling": scaling, "magnitude": magnitude}
-    return rotations(call.q, call.k, positions, key_padding_mask, **settings)  # type: ignore[arg-type]
 
 
 def _given_rotation(angles: Tensor, call: Call, width: int) -> Tensor:

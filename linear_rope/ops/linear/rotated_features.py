@@ -17,10 +17,7 @@ Denominator = Literal["unrotated", "rotated", "none"]
 def rotated_features(call: Call, q: Features, k: Features, v: Tensor) -> Call:
     """What is summed, from mapped queries and keys: the numerator's features turned, those of the denominator not.
 
-    Args:
-        call: what it says of padding, scales, rotations and decay holds.
-        q, k: φ(q) and φ(k), with the logarithms of their scales if they have any.
-        v: in the dtype of the features.
+    What ``call`` says of padding, scales, rotations and decay holds; ``v`` is in the dtype of the features.
     """
     (q_values, query_scale), (k_values, key_scale) = q, k
     query_scale = call.query_scale if query_scale is None else query_scale.squeeze(-1)
@@ -85,7 +82,7 @@ def for_operator(call: Call) -> Call:
         k_rotation=_batch_first(call.k_rotation),
         constant=formula.constant,
         numbers=formula.numbers,
-        formula=formula.name,
+        formula=formula.formula,
         denominator=call.denominator,
         causal=call.causal,
     )

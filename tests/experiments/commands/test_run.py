@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from filelock import FileLock
 from safetensors.torch import load_file
 
 from experiments.cli import main
 from experiments.commands.finished import is_reported
 from experiments.commands.run import resolved_config
+from experiments.console import make_console
 from experiments.options import RunOptions, parse
 from experiments.presets import get_preset
+from experiments.records.lock import only_one_run
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES
 from experiments.train.objectives import NextByte
@@ -202,7 +203,7 @@ def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(
     out = tmp_path / "locked"
     assert quick_run(out, "--variants", "softmax-none") == 0
     for dry in ([], ["--dry-run"]):
-        with FileLock(out / ".lock"):
+        with only_one_run(out, make_console()):
             assert quick_run(out, "--variants", "softmax-none", *dry) == 2
         assert f"process {os.getpid()} on" in capsys.readouterr().err
     assert quick_run(out, "--variants", "softmax-none") == 0

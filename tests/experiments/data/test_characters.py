@@ -10,7 +10,7 @@ import pytest
 from experiments.config import Config
 from experiments.data.registry import load_corpus, row_of
 from experiments.train.chosen_objective import make_objective
-from experiments.train.subwords import SubwordTokenizer
+from experiments.train.tokens import SubwordTokenizer
 from tests.experiments.data.made_up_files import ROWS, documents, place, small, tar, write
 
 BYTES = b"\xef\xbb\xbf" + bytes(range(256)) + b"\r\n\xed\xa0\x80\xff\xfe\x00\x0c\xe2\x80\xa8" + b"no last end\r"

@@ -13,10 +13,10 @@ from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.generated import FILLER, GROUPS, MARK, POWER, SEPARATOR, AssociativeRecall, Copying, Induction
 from experiments.data.registry import load_corpus
-from experiments.train import loop as train
-from experiments.train import steps
 from experiments.train.chosen_objective import make_objective
+from experiments.train.evaluate import evaluate
 from experiments.train.objectives import GeneratedSequences
+from experiments.train.steps import Steps
 
 SIZES = {f"recall-{length}": length for length in (64, 128, 256, 512)} | {"copying-32": 64, "copying-128": 256}
 SIZES |= {f"{group}-64": 64 for group in GROUPS} | {"recall-256-full": 256, "induction-64": 64}
@@ -209,7 +209,7 @@ def test_loss_and_accuracy_are_those_of_the_scored_targets():
     bits = (3 * math.log2(4 / 3) + 3 * math.log2(4 * 255)) / 6
     # In batches of two and one: three of six right.
     expected = {"bits_per_byte": pytest.approx(bits), "accuracy": pytest.approx(3 / 6)}
-    assert train.evaluate(Guess(), task, "test", 3, config) == expected
+    assert evaluate(Guess(), task, "test", 3, config) == expected
 
 
 def test_training_counts_the_scored_targets_alone():
@@ -217,7 +217,9 @@ def test_training_counts_the_scored_targets_alone():
     model = Guess()
     batch = task.windows("test", 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    loss, _ = steps.training_step(model, optimizer, task, batch, config, 0)
+    trial = Steps(model, optimizer, task, config)
+    trial.make(0, batch)
+    ((_, loss, _),) = trial.read()
     assert loss == pytest.approx((3 * math.log(4 / 3) + math.log(4 * 255)) / 4)
 
 

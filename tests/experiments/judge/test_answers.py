@@ -41,7 +41,7 @@ def judge(tmp_path, make_comparison):
         comparison = read_comparison(root)
         curves = read_curves(root, comparison)
         declared = declared_claims(claims_of(study), study.name, study.name)
-        found = evaluate(declared, root, comparison, curves, reference="made-up", command="run")
+        found = evaluate(declared, root, comparison, curves, reference="made-up")
         return {row.claim.key: row for row in found}
 
     return rows

@@ -12,10 +12,12 @@ from experiments.config import Config
 from experiments.data.corpus import Corpus
 from experiments.presets import get_preset
 from experiments.train import loop as train
-from experiments.train import steps
+from experiments.train.evaluate import evaluate
 from experiments.train.objectives import NextByte
+from experiments.train.steps import Step, Steps
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows
+from tests.training import train_run
 
 
 def language_model(text: bytes, context: int, batch_size: int) -> NextByte:
@@ -52,7 +54,7 @@ class KnownModel(nn.Module):
 def test_bits_per_byte_are_the_mean_over_all_that_is_predicted(text, batch_size, windows, probabilities, bits):
     task, config = language_model(text, 4, batch_size), Config(context=4, batch_size=batch_size)
     model = KnownModel(probabilities)
-    assert train.evaluate(model, task, "test", windows, config) == {"bits_per_byte": pytest.approx(bits)}
+    assert evaluate(model, task, "test", windows, config) == {"bits_per_byte": pytest.approx(bits)}
 
 
 class Clock:
@@ -86,20 +88,18 @@ def clocked(tmp_path, monkeypatch):
     )  # fmt: skip
     learning_rates, progress = [], []
 
-    def training_step(model, optimizer, objective, batch, config, step, processes):
-        clock.now += STEP_SECONDS[step]
-        learning_rates.extend(group["lr"] for group in optimizer.param_groups)
-        return STEP_BITS[step] * math.log(2), 0.5
+    def make(self, number, batch):
+        clock.now += STEP_SECONDS[number]
+        learning_rates.extend(group["lr"] for group in self._optimizer.param_groups)
+        self._made.append(Step(number, STEP_BITS[number] * math.log(2), 0.5))
 
     monkeypatch.setattr(train, "time", clock)
-    monkeypatch.setattr(steps, "training_step", training_step)
+    monkeypatch.setattr(Steps, "make", make)
     monkeypatch.setattr(train, "evaluate", clock.takes(100, {"bits_per_byte": 4.0}))
     monkeypatch.setattr(train, "save_checkpoint", clock.takes(1000))
     task = language_model(b"any text of some length", config.context, config.batch_size)
-    train.train_run(
-        tmp_path, VARIANTS["softmax-none"], 0, config, task, torch.device("cpu"),
-        progress=lambda *arguments: progress.append(arguments),
-    )  # fmt: skip
+    report = {"progress": lambda *arguments: progress.append(arguments)}
+    train_run(tmp_path, VARIANTS["softmax-none"], 0, config, task, **report)
     return (
         [row for row in metrics_rows(tmp_path / "metrics.jsonl") if row["split"] == "train"],
         learning_rates,
@@ -137,7 +137,9 @@ def test_the_gradient_norm_on_record_is_that_before_clipping_and_the_update_is_c
     model = KnownModel({"a": 1 / 2})
     before = model.logits.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    loss, norm = steps.training_step(model, optimizer, task, task.batch(0, 0), config, 0)
+    trial = Steps(model, optimizer, task, config)
+    trial.make(0, task.batch(0, 0))
+    ((_, loss, norm),) = trial.read()
     assert loss == pytest.approx(math.log(2))
     assert norm == pytest.approx(math.sqrt(0.25 + 255 * (0.5 / 255) ** 2))
     assert (model.logits.detach() - before).norm().item() == pytest.approx(0.25, rel=1e-4)

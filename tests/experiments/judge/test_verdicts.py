@@ -56,7 +56,7 @@ def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, caps
     path = results / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     row = rows_of(results)[KEY]
-    assert (row.verdict, row.command) == ("not run", command("convergence"))
+    assert row.verdict == "not run"
     assert main(["claims", "--results", str(results)]) == 0
     assert command("convergence") in capsys.readouterr().out
 
@@ -126,7 +126,7 @@ def judged(values, region, margin, claim=None, **sample):
     found = Sample(dict(enumerate(values)), **{"planned": len(values)} | sample)
     claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found, **(claim or {}))
     comparison = make_record(data=[], variants=[], preset="cpu", config={"answers": 100})
-    (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up", command="run")
+    (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up")
     return row
 
 
@@ -271,7 +271,7 @@ def test_a_claim_that_cannot_be_judged_is_refused(fields, said):
 def test_two_claims_with_one_key_are_refused():
     claim = Claim("key", "It is so.", "none found", "amount", (0, math.inf), 1, lambda *_: None)
     with pytest.raises(ValueError, match="CLAIMS has a key twice: key"):
-        evaluate([claim, claim], Path(), None, None, reference="made-up", command="run")
+        evaluate([claim, claim], Path(), None, None, reference="made-up")
 
 
 EITHER = {"sample": paired_primary("softmax-rope", "softmax-none"), "resolution": 1e-6}
@@ -299,7 +299,7 @@ def test_what_has_learnt_nothing_is_on_a_par_with_nothing(make_comparison, tmp_p
     variants, other = "softmax-none,softmax-rope", {"objective": ACCURACY, "floors": {"accuracy": floor}}
     root = make_comparison(tmp_path, variants, loss=accuracy, **other)
     comparison = read_comparison(root)
-    rows = evaluate([ALIKE, BETTER], root, comparison, read_curves(root, comparison), reference="", command="")
+    rows = evaluate([ALIKE, BETTER], root, comparison, read_curves(root, comparison), reference="")
     assert [row.verdict for row in rows] == [alike, better]
     for row in rows:
         assert row.estimate.n == 3, "what was measured is shown all the same"

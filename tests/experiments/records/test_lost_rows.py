@@ -9,7 +9,7 @@ from experiments.judge.claims import claims_of
 from experiments.judge.curves import read_curves
 from experiments.judge.references import declared_claims
 from experiments.judge.verdicts import NOT_RUN, evaluate
-from experiments.records.csv_files import read_table, to_csv
+from experiments.records.csv_files import read_table
 from experiments.records.record import read_comparison
 from experiments.studies.registry import STUDIES
 
@@ -37,7 +37,7 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
     claims = declared_claims(claims_of(STUDIES[comparison.study]), name, comparison.study)
 
     def judged():
-        rows = evaluate(claims, tmp_path, comparison, curves, reference=name, command="run")
+        rows = evaluate(claims, tmp_path, comparison, curves, reference=name)
         return {row.claim.key: (row.estimate, row.verdict) for row in rows}
 
     whole = judged()
@@ -47,7 +47,7 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
         kept = np.random.default_rng(0).random(len(rows)) >= share
         if kept.all():
             kept[0] = False
-        (tmp_path / table).write_text(to_csv(rows[kept]))  # which comes before the packed one
+        (tmp_path / table).write_text(rows[kept].to_csv(index=False))  # which comes before the packed one
         for key, (estimate, verdict) in judged().items():
             if verdict == NOT_RUN:
                 not_run += 1

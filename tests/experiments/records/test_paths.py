@@ -13,8 +13,8 @@ from experiments.run.job import train_directory
 VARIANT = "elu+1-none"
 COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
 RUN = f"{VARIANT}/seed0"
-FILES = [".reserve", ".owner", ".lock", "comparison.json", "summary.csv", "report.html"]
-FILES_OF_A_RUN = ["config.json", "job.json", "status.json", "metrics.jsonl", "log.txt", ".lock"]
+FILES = [".holder", ".lock", "comparison.json", "summary.csv", "report.html"]
+FILES_OF_A_RUN = ["config.json", "job.json", "status.json", "metrics.jsonl", "log.txt", ".lease"]
 DIRECTORIES = ["tuning", "figures", VARIANT, RUN, f"{RUN}/checkpoint", f"{RUN}/checkpoint/.step00000004.tmp"]
 
 
@@ -81,7 +81,7 @@ def test_train_writes_nothing_through_a_link(again, tmp_path, name):
     assert content_of(tmp_path / "victim") == kept
 
 
-@pytest.mark.parametrize("name", [".owner", "comparison.json", f"{RUN}/status.json", f"{RUN}/metrics.jsonl"])
+@pytest.mark.parametrize("name", [".holder", "comparison.json", f"{RUN}/status.json", f"{RUN}/metrics.jsonl"])
 def test_a_pipe_is_refused_and_never_waited_for(again, capsys, name):
     out, run = again
     (out / name).unlink(missing_ok=True)

@@ -69,7 +69,6 @@ def refusal(kind, value):
         (("variants", 0, "name"), "a\\..\\b", "no path inside"),
         (("variants", 0, "name"), "a\nb", "control characters"),
         (("variants", 0, "name"), "a" * 201, "longer than 200 bytes"),
-        (("unrecorded",), [{"variant": "a", "seed": 0, "state": "lost", "reason": ""}], "$.unrecorded[0].state"),
         (("learning_rates",), ["fast"], "$.learning_rates[0]"),
     ],
 )

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from experiments.config import Config
+from experiments.records import environment
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, write_record
 from experiments.records.schema import Comparison
@@ -150,3 +151,15 @@ def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change)
     with pytest.raises(ValueError, match=r"elu\+1-none/seed1 (holds|has records)"):
         write_report(there, STUDIES["convergence"])
     assert not (there / "report.html").exists()
+
+
+def test_the_hash_of_the_code_covers_what_can_change_a_number_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    hashes = [environment.git().code_sha256]
+    counted = ("linear_rope/features/favor.py", "experiments/train/loop.py", "experiments/config.py")
+    for name in (*counted, "experiments/show/rows.py", "experiments/studies/length/claims.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a change")
+        hashes.append(environment.git().code_sha256)
+    assert len(set(hashes)) == 4
+    assert len(set(hashes[3:])) == 1

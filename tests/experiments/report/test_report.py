@@ -112,7 +112,6 @@ def test_below_three_seeds_and_without_a_baseline_the_table_says_so(make_compari
 
 FAILED = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
 QUEUED = {("elu+1-none", seed): ("queued", None) for seed in range(3)}
-LOST = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "it is read-only"}
 SPLITS = {"sha256": "", "note": "Made up.", "bytes": 5000, "splits": {"train": 3000, "test": 20}, "unit": "examples"}
 TOLD = [
     (
@@ -124,7 +123,11 @@ TOLD = [
     ),
     ({"seeds": 1, "fates": {("elu+1-none", 0): ("failed", "why")}}, "No run has finished yet.", "log.txt"),
     ({"fates": QUEUED}, "3 runs are queued. This command finishes what is missing:", "no reason recorded"),
-    ({"unrecorded": [LOST]}, "1 of 3 failed: seed 2: it is read-only", "log.txt"),
+    (
+        {"fates": {("elu+1-none", 2): ("failed", "it is read-only")}},
+        "1 of 3 failed: seed 2: it is read-only",
+        "log.txt",
+    ),
     (
         {"notes": ["The code changed since."]},
         """The code changed since.

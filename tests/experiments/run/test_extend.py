@@ -35,8 +35,8 @@ def metrics(root, variant="softmax-rope"):
 
 
 def content(root):
-    """All files but those of locks."""
-    files = (path for path in root.rglob("*") if path.is_file() and path.name not in (".lock", ".owner"))
+    """All files but those of the lock."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != ".lock")
     return {path.relative_to(root): path.read_bytes() for path in files}
 
 
@@ -55,13 +55,6 @@ def test_with_more_steps_it_is_the_longer_comparison_whose_budget_it_was(copy, s
     assert content(copy / "softmax-rope") == {
         path.relative_to("softmax-rope"): it for path, it in whole.items() if path.parts[0] == "softmax-rope"
     }
-
-
-def test_with_more_seeds_and_variants_nothing_there_is_touched(copy):
-    before = content(copy / "softmax-rope" / "seed0")
-    assert run(copy, "--extend", "--seeds", "2", variants=f"{TWO},softmax-none") == 0
-    assert content(copy / "softmax-rope" / "seed0") == before
-    assert (copy / "softmax-none" / "seed1" / "metrics.jsonl").is_file()
 
 
 @pytest.mark.slow
@@ -103,6 +96,9 @@ def test_trials_of_learning_rates_stay_as_long_as_they_were(tmp_path):
         (["--steps", "5"], "--steps is 5, and the runs of {root} have 10; give more"),
         (["--steps", "20", "--dim", "64"], "{root} holds a comparison that differs in dim (32 there, 64 now)"),
         (["--steps", "20", "--dry-run"], "--extend changes what is there, and --dry-run writes nothing"),
+        (["--steps", "20", "--budgets", "5"], "--budgets is given with --extend"),
+        (["--steps", "20", "--baseline", "softmax-nine"], "--baseline is 'softmax-nine'"),
+        (["--steps", "20", "--learning-rates", "0.01,0.02"], "learning_rates"),
     ],
 )
 def test_what_cannot_be_extended_is_refused_and_stays(copy, capsys, more, said):
@@ -116,6 +112,8 @@ def test_a_schedule_that_depends_on_its_end_is_refused(tmp_path, capsys):
     assert run(tmp_path / "old", "--schedule", "cosine", variants="softmax-rope") == 0
     assert run(tmp_path / "old", "--schedule", "cosine", "--extend", steps=20, variants="softmax-rope") == 2
     assert "have the schedule cosine, which depends on their end; give another --out" in capsys.readouterr().err
+    assert run(tmp_path / "none", "--extend") == 2
+    assert "holds none; leave it out" in capsys.readouterr().err
 
 
 def test_a_run_without_the_weights_of_its_last_constant_step_is_refused(copy, capsys):
@@ -123,27 +121,16 @@ def test_a_run_without_the_weights_of_its_last_constant_step_is_refused(copy, ca
     assert run(copy, "--extend", steps=20) == 2
     assert "softmax-rope seed 0 of" in (said := capsys.readouterr().err)
     assert "has no weights of step 6, where its learning rate began to fall" in said
-    assert run(copy.parent / "none", "--extend") == 2
-    assert "holds none; leave it out" in capsys.readouterr().err
 
 
-def test_without_steps_it_keeps_those_it_had_and_refuses_budgets(copy, capsys):
+def test_without_steps_it_keeps_those_it_had_and_with_seeds_and_variants_nothing_there_is_touched(copy):
     before = content(copy / "softmax-rope" / "seed0")
-    words = [*QUICK, "--variants", TWO, "--out", str(copy), "--extend"]
+    words = [*QUICK, "--variants", f"{TWO},softmax-none", "--seeds", "2", "--out", str(copy), "--extend"]
     with undrawn():
-        assert main([*words, "--seeds", "2"]) == 0
+        assert main(words) == 0
     assert read_comparison(copy).config["steps"] == 10
     assert content(copy / "softmax-rope" / "seed0") == before
-    assert main([*words, "--budgets", "5", "--steps", "20"]) == 2
-    assert "--budgets is given with --extend" in capsys.readouterr().err
-
-
-def test_what_is_refused_after_all_is_read_leaves_it_as_it_was(copy, capsys):
-    before = content(copy)
-    assert run(copy, "--extend", "--baseline", "softmax-nine", steps=20) == 2
-    assert "--baseline is 'softmax-nine'" in capsys.readouterr().err
-    assert run(copy, "--extend", "--learning-rates", "0.01,0.02", steps=20) == 2
-    assert content(copy) == before
+    assert (copy / "softmax-none" / "seed1" / "metrics.jsonl").is_file()
 
 
 @pytest.mark.slow

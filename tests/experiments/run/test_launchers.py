@@ -5,28 +5,25 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from filelock import FileLock
 
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.config import Config
 from experiments.objects import Job, Needs, Run
 from experiments.records.files import write_json
-from experiments.records.lease import Lease
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Status
 from experiments.run.job import train_directory
-from experiments.run.loop import UNRECORDED, how_it_ended
+from experiments.run.loop import UNRECORDED
 from experiments.run.registry import LAUNCHERS
-from experiments.train.models import LanguageModel, build_model
+from experiments.train.models import Shape, build_model
 from experiments.variants import get_variant
+from tests.experiments.run.conftest import PROJECT
 from tests.made_up import repeated_rows, undrawn
 
-PROJECT = Path(__file__).parents[3]
 VARIANT = "elu+1-none"
 
 
@@ -70,13 +67,6 @@ LAUNCHERS.add("one-by-one", OneByOne, __name__)
 LAUNCHERS.add("elsewhere", Elsewhere, __name__)
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "a text"
-    path.write_text("to be or not to be\n" * 500)
-    return path
-
-
 def run(out, text, *options, variants=VARIANT):
     command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
@@ -102,28 +92,14 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [pytest.param("pytestconfig", marks=pytest.mark.full), "elsewhere"])
-def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
-    request.getfixturevalue(place)
+@pytest.mark.usefixtures("elsewhere")
+def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
     out = tmp_path / "out"
     assert run(out, text, "--launcher", "one-by-one", "--workers", "3", "--run-timeout", "60") == 0
     assert OneByOne.given.options == {"workers": 3, "needs": Needs(cpu=1)}
     job = OneByOne.given.jobs.pop()
     assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
     assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
-
-
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.usefixtures("elsewhere")
-def test_the_installed_command_trains_where_a_folder_is_called_as_the_package_is(tmp_path, text):
-    command = tmp_path / "linear-rope"
-    command.write_text(
-        "import sys\nfrom experiments.__main__ import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
-    )
-    words = "run convergence --preset smoke --steps 2 --seeds 1 --variants softmax-none --out out --data-file".split()
-    done = subprocess.run([sys.executable, command, *words, text], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
@@ -136,7 +112,8 @@ def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
     ("ended", "told"),
     [
         ("a reason", "a reason"),
-        (-9, "its process was killed (SIGKILL), as the system does when memory runs out"),
+        (-15, "its process ended with signal SIGTERM"),
+        (3, "its process ended with exit status 3 and without a word"),
         (UNRECORDED + errno.ENOSPC, "how it ended could not be recorded: No space left on device"),
         (OSError("no room"), "its process could not be started (OSError: no room)"),
     ],
@@ -206,7 +183,7 @@ def test_parameters_on_record_are_those_of_the_models(tmp_path):
     record = read_comparison(tmp_path)
     for each in record.variants:
         config = get_variant(each.name).config(Config(**record.config))
-        model = build_model(get_variant(each.name), config, 0, LanguageModel(256, config.context))
+        model = build_model(get_variant(each.name), config, 0, Shape(256, config.context))
         assert each.parameters == sum(weight.numel() for weight in model.parameters()), each.name
 
 
@@ -260,27 +237,15 @@ def test_other_versions_on_another_machine_are_noted(begun):
 def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, monkeypatch, capsys):
     root, running = begun.parents[1], {"state": "running", "reason": None}
     (root / "comparison.json").write_bytes((local.parents[1] / "comparison.json").read_bytes())
-    monkeypatch.setattr("experiments.run.job.LOCK_SECONDS", 0)
-    lease = Lease(begun)
-    with FileLock(begun / ".lock"):
-        assert lease.take()
-        write_json(begun / "status.json", running)
-        assert train_directory(begun) == 1
-        assert "seed 0: running (another process has been training it" in capsys.readouterr().out
-        monkeypatch.setattr(
-            OneByOne, "start", lambda self, jobs: [Over(train_directory(job.directory)) for job in jobs]
-        )
-        assert run(root, text, "--launcher", "one-by-one") == 1
-        assert f"running: {VARIANT} seed 0: another process trains it" in capsys.readouterr().out
-        assert run_status(root, VARIANT, 0) == Status(state="running")
-        lease.release()
-
-
-def test_a_run_that_fails_has_status_1_and_says_why(begun, capsys):
-    (begun / "metrics.jsonl").write_text("nonsense\n")
+    monkeypatch.setattr("experiments.run.job.LEASE_SECONDS", 0)
+    (begun / ".lease").write_text("filelock/2\npid=7\nhost=there\nmode=lease\ntoken=ab\nduration=60.0\n")
+    write_json(begun / "status.json", running)
     assert train_directory(begun) == 1
-    assert "failed (ValueError: " in capsys.readouterr().out
-    assert run_status(begun.parents[1], VARIANT, 0).state == "failed"
+    assert "seed 0: running (another process has been training it" in capsys.readouterr().out
+    monkeypatch.setattr(OneByOne, "start", lambda self, jobs: [Over(train_directory(job.directory)) for job in jobs])
+    assert run(root, text, "--launcher", "one-by-one") == 1
+    assert f"running: {VARIANT} seed 0: another process trains it" in capsys.readouterr().out
+    assert run_status(root, VARIANT, 0) == Status(state="running")
 
 
 def test_a_run_imports_the_modules_that_its_comparison_had(begun, tmp_path, monkeypatch):
@@ -306,13 +271,3 @@ def test_what_is_no_runs_directory_is_refused(begun, change, told):
     moved = change(begun)
     with pytest.raises(ValueError, match=told):
         train_directory(begun if not isinstance(moved, type(begun)) else moved)
-
-
-@pytest.mark.parametrize(
-    ("exit_status", "told"),
-    [(-9, "was killed (SIGKILL), as the"), (-15, "ended with signal SIGTERM"), (3, "ended with exit status 3 and")],
-)
-def test_a_process_that_left_no_word_failed(tmp_path, exit_status, told):
-    ended = how_it_ended(Job(Run(VARIANT, 0), tmp_path), exit_status)
-    assert ended.state == "failed"
-    assert told in ended.reason

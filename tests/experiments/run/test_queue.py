@@ -1,51 +1,41 @@
 """Runs for as long as there is time: their order, how long they are taken to need, what a stop leaves, and going on."""
 
 import dataclasses
-import io
 import json
 import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
-from rich.console import Console
 
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.commands.run_training import recorded_seconds, runs_beside_each_other, runs_by_seed
 from experiments.config import Config
-from experiments.data.registry import load_corpus
 from experiments.objects import Job, Run
 from experiments.presets import GENERAL, get_preset
 from experiments.records.files import write_json
 from experiments.records.parquet import read_rows, runs_as_parquet
 from experiments.records.record import packed_statuses, read_comparison, run_status, write_record
 from experiments.records.schema import PackedStatus
-from experiments.run.display import Display
-from experiments.run.local import Local
 from experiments.run.loop import OUT_OF_TIME
-from experiments.run.plan import Training
-from experiments.run.runs import train_runs
 from experiments.run.time_limit import TimeLimit
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
+from tests.experiments.run.conftest import train, training_of
 from tests.made_up import make_record, undrawn
 
 RUN = Run("softmax-none", 0)
 
 
 @pytest.fixture
-def training(tmp_path):
-    text = tmp_path / "text"
-    text.write_text("to be or not to be\n" * 500)
-    config = dataclasses.replace(get_preset("smoke").config, data="text", steps=100_000)
-    return Training(tmp_path / "out", config, None, text, load_corpus("text", None, text).sha256, "cpu")
+def training(tmp_path, text):
+    return training_of(tmp_path / "out", text, steps=100_000)
 
 
-def train(training, limit):
+def train_for(training, limit):
     limit.of_run, limit.steps = {RUN.variant: 1.0}, training.config.steps
-    display = Display(Console(file=io.StringIO()), [RUN], 0, training.config.steps)
-    return train_runs(training, [RUN], Local(), display, limit)
+    return train(training, [RUN], limit=limit)
 
 
 def variant(name, baseline):
@@ -98,7 +88,7 @@ def test_a_run_that_has_not_ended_in_time_is_dropped_if_it_keeps_no_checkpoint_e
     training = dataclasses.replace(training, config=config)
     metrics = training.job(RUN).directory / "metrics.jsonl"
     limit = TimeLimit(10, lambda: 11.0 if metrics.exists() and metrics.read_text().count("train") else 0.0)
-    assert train(training, limit) == {}
+    assert train_for(training, limit) == {}
     assert limit.reached
     assert training.job(RUN).directory.exists() != is_whole
     status = run_status(training.root, *RUN)
@@ -125,7 +115,7 @@ def test_what_a_machine_left_that_was_taken_away_is_trained_anew(training):
     directory.mkdir(parents=True)
     write_json(directory / "status.json", {"state": "running", "reason": None, "notes": ["of before"]})
     (directory / "metrics.jsonl").write_text('{"step": 0, "tokens": 0, "split": "validation", "bits_per_byte": 1.0}\n')
-    assert train(training, TimeLimit(3600)) == {}
+    assert train_for(training, TimeLimit(3600)) == {}
     status = run_status(training.root, *RUN)
     assert (status.state, status.notes) == ("done", [])
 

@@ -1,28 +1,24 @@
 """Runs on a real Ray cluster of three nodes on this machine; what befalls one of them befalls no run."""
 
-import contextlib
 import dataclasses
-import os
-import re
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
+import io
+import threading
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from experiments.objects import Needs, Run
-from experiments.records.record import run_directory, run_status
-from experiments.run.ray import Ray
+from experiments.records.lock import holder_of
+from experiments.records.record import run_status
+from experiments.run.loop import Started, follow
+from experiments.run.plan import prepare_runs
+from experiments.run.ray import NOT_SEEN, Ray
+from tests.experiments.run.conftest import may_hide, train, training_of
 from tests.made_up import repeated_rows
 
-PROJECT = Path(__file__).parents[3]
-PATIENCE = 900
-VARIANTS = ("softmax-none", "elu+1-rope-after", "favor+-rope-after")
+pytestmark = pytest.mark.filterwarnings("default")  # what Ray warns of
+RUNS = [Run(name, seed) for name in ("softmax-none", "elu+1-rope-after", "favor+-rope-after") for seed in range(4)]
 
 
 def test_what_ray_has_not_is_refused(monkeypatch):
@@ -34,202 +30,88 @@ def test_what_ray_has_not_is_refused(monkeypatch):
         Ray()
 
 
-@dataclasses.dataclass
-class Cluster:
-    address: str
-    hidden: Path
-    """a directory that only the first node sees"""
-    raylets: list[psutil.Process]
-    """of the nodes; the first one is the head"""
+def test_that_a_run_was_begun_again_on_another_machine_is_told(training, monkeypatch):
+    """As Ray does without a word when a node is lost."""
+    monkeypatch.setattr("experiments.run.loop.LOOK_ELSEWHERE", 0.01)
+    (job,) = prepare_runs(training, [Run("softmax-none", 0)])
+    machines = ["one", "another", "another"]
 
+    def poll():
+        if not machines:
+            return 0
+        marker = f"filelock/2\npid=7\nhost={machines.pop(0)}\nmode=lease\ntoken=ab\nduration=60.0\n"
+        (job.directory / ".lease").write_text(marker)
+        (job.directory / "status.json").write_text('{"state": "done"}' + "\n" * len(machines))
+        return None
 
-def with_variables(**variables):
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    # As if the machine were the cluster's alone: Ray's workers otherwise give way to everything else.
-    return kept | {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | variables
-
-
-def may_hide():
-    """Whether this process may give others a file system of their own."""
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
-    place = Path(tempfile.mkdtemp(prefix="ray-"))  # a short path: sockets are in it
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-
-    def started():
-        found = set()
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.name() == "raylet" and str(place) in " ".join(process.cmdline()):
-                    found.add(process)
-        return found
-
-    def start(*options, hide=False):
-        before = started()
-        command = [str(Path(sys.executable).with_name("ray")), "start", "--num-cpus=1", *options]
-        if hide:
-            script = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
-            command = ["unshare", "--mount", "sh", "-c", script, str(hidden), *command]
-        done = subprocess.run(command, env=with_variables(), cwd=PROJECT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        (raylet,) = started() - before
-        return raylet, done.stdout
-
-    try:
-        raylet, told = start("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={place}")
-        address = re.search(r"--address='([^']+)'", told)[1]
-        raylets = [raylet]
-        raylets += [start(f"--address={address}", hide=may_hide())[0] for _ in range(2)]
-        yield Cluster(address, hidden, raylets)
-    finally:
-        for process in psutil.process_iter():  # `ray stop` would end other clusters too
-            with contextlib.suppress(psutil.Error):
-                if str(place) in " ".join(process.cmdline()):
-                    process.kill()
-        shutil.rmtree(place, ignore_errors=True)
-
-
-class Comparison:
-    """A command that makes a comparison, and what it printed."""
-
-    def __init__(self, out, text, *options, seeds, steps=150, checkpoint_every=10, **variables):
-        self.out, self.log = out, out.with_suffix(".log")
-        self.runs = [Run(variant, seed) for variant in VARIANTS for seed in range(seeds)]
-        self.command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--out", out]
-        self.command += ["--variants", ",".join(VARIANTS), "--seeds", str(seeds), "--steps", str(steps)]
-        self.command += ["--checkpoint-every", str(checkpoint_every), "--evaluate-every", "50", "--data-file", text]
-        self.command += options
-        self.environment = with_variables(**variables)
-
-    def start(self):
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command, cwd=PROJECT, env=self.environment, stdout=log, stderr=subprocess.STDOUT
-            )
-        return self
-
-    def finish(self):
-        assert self.start().process.wait(PATIENCE) == 0, self.log.read_text()
-        return self.results()
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + PATIENCE
-        while not (found := condition()):
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
-        return found
-
-    def directory(self, run):
-        return run_directory(self.out, *run)
-
-    def checkpoints(self, run):
-        return [path for path in (self.directory(run) / "checkpoint").glob("step*/manifest.json")]
-
-    def results(self):
-        assert [run_status(self.out, *run).state for run in self.runs] == ["done"] * len(self.runs)
-        found = {}
-        for run in self.runs:
-            (weights, *_) = sorted((self.directory(run) / "checkpoint").glob("step*/model.safetensors"), reverse=True)
-            found[run] = repeated_rows(self.directory(run) / "metrics.jsonl"), weights.read_bytes()
-        return found
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "a text"
-    path.write_text("".join(f"{n} bottles of beer on the wall, {n} bottles of beer\n" for n in range(500)))
-    return path
+    task = SimpleNamespace(poll=poll, stop=None)
+    launcher = SimpleNamespace(elsewhere=True, room=1, start=lambda jobs: [task])
+    told = [event for event in follow([job], launcher) if isinstance(event, Started)]
+    assert told == [Started(job.run), Started(job.run, lost="process 7 on one")]
 
 
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
-    local = Comparison(tmp_path / "local", text, seeds=4).finish()
-    ray = Comparison(tmp_path / "ray", text, "--launcher", "ray", seeds=4, RAY_ADDRESS=cluster.address).start()
-    victim = cluster.raylets[2]
+    config = {"steps": 150, "log_every": 5, "checkpoint_every": 10, "evaluate_every": 50}
+    local, training = (training_of(tmp_path / name, text, **config) for name in ("local", "ray"))
+    assert train(local, RUNS) == {}
+    victim, lost, output = cluster.raylets[2], list[Run](), io.StringIO()
 
-    def trained_there():
-        """A run of the node that is to be killed, and its process, when it has a checkpoint and others are done."""
-        told = ray.log.read_text()
-        there = {process.pid: process for process in victim.children(recursive=True)}
-        for run in ray.runs if told.count(": done") >= 2 else []:
-            log = ray.directory(run) / "log.txt"
-            pids = re.findall(r"process (\d+):", log.read_text()) if log.exists() else []
-            if pids and int(pids[-1]) in there and ray.checkpoints(run) and f"{run}: done" not in told:
-                return run, there[int(pids[-1])]
-        return None
+    def kill_once_it_trains():
+        while not lost:
+            there = {f"process {process.pid} on " for process in victim.children(recursive=True)}
+            for run in RUNS:
+                directory = training.job(run).directory
+                holder = (holder_of(directory) or "").partition(" on ")
+                if "".join(holder[:2]) in there and [*directory.glob("checkpoint/step*/manifest.json")]:
+                    lost.append(run)
+            time.sleep(0.05)
+        victim.kill()
 
-    ray.wait_until(lambda: ray.log.read_text().count(": done") >= 1)
-    command = [sys.executable, "-m", "experiments", "watch", ray.out, "--once"]
-    shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"\d+ done, .*\d+ running", " ".join(shown.split())), shown
-    run, orphan = ray.wait_until(trained_there)
-    victim.kill()
-    assert psutil.wait_procs([orphan], timeout=60)[1] == [], "it has not noticed"
-    assert ray.process.wait(PATIENCE) == 0, ray.log.read_text()
-    told = ray.log.read_text()
-    for each in ray.runs:
-        assert told.count(f"{each}: started") == told.count(f"{each}: done") == 1
-    assert any(note.startswith("resumed at step") for note in run_status(ray.out, *run).notes)
-    assert ray.results() == local
-    assert [path for path in ray.out.rglob(".*") if path.name not in (".lock", ".owner")] == []
+    threading.Thread(target=kill_once_it_trains, daemon=True).start()
+    assert train(training, RUNS, Ray(), output=output) == {}
+    told = output.getvalue()
+    for run in RUNS:
+        assert told.count(f"{run}: started") == told.count(f"{run}: done") == 1
+    assert f"{lost[0]}: begun again where there is room, for its process " in told
+    assert any(note.startswith("resumed at step") for note in run_status(training.root, *lost[0]).notes)
+    for run in RUNS:
+        rows = [repeated_rows(each.job(run).directory / "metrics.jsonl") for each in (local, training)]
+        assert rows[0] == rows[1]
+    assert [*training.root.rglob(".*")] == []
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_a_stopped_comparison_goes_on(cluster, tmp_path, text):
-    local = Comparison(tmp_path / "local", text, seeds=1, steps=400).finish()
-    options = "--launcher", "ray", "--resources", "cpu=1,memory=0.5"
-    ray = Comparison(tmp_path / "ray", text, *options, seeds=1, steps=400, RAY_ADDRESS=cluster.address).start()
-    ray.wait_until(lambda: all(map(ray.checkpoints, ray.runs)))
-    ray.process.send_signal(signal.SIGINT)
-    assert ray.process.wait(PATIENCE) == 130, ray.log.read_text()
-    stopped = [run_status(ray.out, *run) for run in ray.runs]
-    assert all(status.reason.startswith("stopped at step ") for status in stopped if status.state != "done")
-    assert ray.finish() == local
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_a_machine_that_does_not_see_the_directory_is_named(cluster, tmp_path, text):
+def test_a_machine_that_does_not_see_the_directory_is_named(cluster, text):
     if not may_hide():
         pytest.skip("this process may not give another a file system of its own (unshare --mount)")
-    ray = Comparison(cluster.hidden / "out", text, "--launcher", "ray", seeds=1, RAY_ADDRESS=cluster.address).start()
-    assert ray.process.wait(PATIENCE) == 1
-    assert "does not see its directory; Ray needs one that all machines see" in ray.log.read_text()
+    failed = train(training_of(cluster.hidden / "out", text, steps=10), RUNS, Ray())
+    assert NOT_SEEN in {ended.reason for ended in failed.values()}
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_what_trackers_read_from_variables_reaches_the_runs(cluster, tmp_path, text):
+def test_what_trackers_read_from_variables_reaches_the_runs(cluster, tmp_path, training, monkeypatch):
     pytest.importorskip("trackio", reason='trackio is not installed: pip install -e ".[trackers]"')
-    variables = {"RAY_ADDRESS": cluster.address, "TRACKIO_DIR": str(tmp_path / "told")}
-    options = "--launcher", "ray", "--tracker", "trackio"
-    Comparison(tmp_path / "out", text, *options, seeds=1, steps=10, **variables).finish()
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "told"))
+    assert train(dataclasses.replace(training, trackers=["trackio"]), RUNS[:1], Ray()) == {}
     assert (tmp_path / "told/out.db").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_without_a_cluster_it_says_so_in_one_line(tmp_path, text):
+@pytest.mark.parametrize("address", ["nonsense", "auto"])
+def test_without_a_cluster_it_says_so_in_one_line(training, monkeypatch, address):
     pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
-    for number, address in enumerate(("nonsense", "auto")):
-        ray = Comparison(tmp_path / str(number), text, "--launcher", "ray", seeds=1, RAY_ADDRESS=address).start()
-        assert ray.process.wait(PATIENCE) == 1
-        last = ray.log.read_text().splitlines()[-1]
-        assert last.startswith(f"error: ValueError: no Ray cluster answers (RAY_ADDRESS is '{address}'"), last
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ValueError, match=rf"^no Ray cluster answers \(RAY_ADDRESS is '{address}'[^\n]*$"):
+        train(training, RUNS, Ray())
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_a_run_that_no_node_has_room_for_is_refused(cluster, tmp_path, text):
-    options = "--launcher", "ray", "--resources", "cpu=1,gpu=0.5"
-    ray = Comparison(tmp_path / "out", text, *options, seeds=1, RAY_ADDRESS=cluster.address).start()
-    assert ray.process.wait(PATIENCE) == 1
-    assert "no machine of the Ray cluster has CPU 1, GPU 0.5 for a run; change --resources" in ray.log.read_text()
+def test_a_run_that_no_node_has_room_for_is_refused(cluster, training):
+    with pytest.raises(ValueError, match=r"no machine of the Ray cluster has CPU 1, GPU 0\.5 for a run; change --res"):
+        train(training, RUNS, Ray(needs=Needs(cpu=1, gpu=0.5)))

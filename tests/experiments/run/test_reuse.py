@@ -1,7 +1,6 @@
 """Runs that are taken over from another comparison instead of being trained again."""
 
 import dataclasses
-import itertools
 import json
 import shutil
 
@@ -12,18 +11,18 @@ from experiments.cli import main
 from experiments.commands import run_training
 from experiments.config import Config
 from experiments.objects import Run
-from experiments.records.environment import software, versions
+from experiments.records.environment import software
 from experiments.records.files import write_json
 from experiments.records.record import is_finished, read_comparison, run_config, run_status, write_record
 from experiments.records.schema import Origin, Software
 from experiments.run import reuse
 from experiments.run.plan import Training
-from experiments.run.reuse import take_over, trained_runs
-from linear_rope import kernels
+from experiments.run.reuse import reusable_runs, take_over
 
 VARIANT = "elu+1-none"
 RUN = Run(VARIANT, 0)
 COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
+OTHER = Software(kernel="C++ for another", torch="2.13", code_sha256="ab")
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +51,17 @@ def training(trained, tmp_path):
 
 def taken(training, source, *runs):
     """The runs that are taken over from a directory of comparisons."""
-    return list(take_over(training, list(runs or [RUN]), trained_runs(source, [])))
+    return list(take_over(training, list(runs or [RUN]), reusable_runs(source, [])))
 
 
 def files_of(directory):
     return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def say(root, *trained_with):
+    """What trained the run; none: as in a record from before a run told it."""
+    status = msgspec.structs.replace(run_status(root, VARIANT, 0), trained_with=list(trained_with))
+    write_record(root / VARIANT / "seed0" / "status.json", status)
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -71,25 +76,21 @@ def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, c
     assert note == f"taken over from there, {RUN}, trained there at commit {commit[:12]}"
     assert note in (out / "report.md").read_text()
     assert run_status(out, VARIANT, 1).notes == []
-    attention = (out / "attention.csv").read_text()
-    assert f"{VARIANT},0," in attention, "the weights that were taken over can be measured"
+    assert f"{VARIANT},0," in (out / "attention.csv").read_text(), "the weights that were taken over can be measured"
 
 
 def test_a_run_that_is_taken_over_is_whole_also_where_one_was_stopped_before_its_first_record(trained, training):
     begun = training.job(RUN).directory
     (begun / "checkpoint" / "step00000000").mkdir(parents=True)
     write_json(begun / "status.json", {"state": "queued", "reason": "stopped at step 0"})
-    (begun / "checkpoint" / "step00000000" / "model.safetensors").touch()
     assert taken(training, trained) == [RUN]
     assert is_finished(training.root, VARIANT, 0, 4)
     made, source = files_of(begun), files_of(trained / "there" / VARIANT / "seed0")
-    names = {str(name) for name in made}
-    # Those at the end, and where the learning rate began to fall, from where it can be given more steps.
-    parts = itertools.product((3, 4), ("manifest.json", "model.safetensors", "optimizer.pt"))
-    weights = {f"checkpoint/step{step:08d}/{name}" for step, name in parts}
-    assert names == {"config.json", "metrics.jsonl", "status.json", *weights}
     assert all(content == source[name] for name, content in made.items() if name.name != "status.json")
+    # Those at the end, and where the learning rate began to fall, from where it can be given more steps.
+    assert sorted(path.name for path in (begun / "checkpoint").iterdir()) == ["step00000003", "step00000004"]
     assert [path.name for path in training.root.iterdir()] == [VARIANT]
+    assert run_status(training.root, *RUN).trained_with == [software("cpu")]
 
 
 def test_the_name_of_a_variant_does_not_matter(trained, training):
@@ -100,6 +101,9 @@ def test_the_name_of_a_variant_does_not_matter(trained, training):
     assert run_config(training.root, named.variant, 0).variant == named.variant
 
 
+MINE = Origin(module="mine", package="", version="", sha256="ab")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -107,6 +111,7 @@ def test_the_name_of_a_variant_does_not_matter(trained, training):
         {"config": {"threads": 2}},
         {"data_sha256": "ab" * 32},
         {"device": "cuda"},
+        {"plugins": [MINE]},
         {"run": Run(VARIANT, 1)},
         {"run": Run("elu+1-rope-after", 0)},
     ],
@@ -119,82 +124,59 @@ def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
     assert list(training.root.iterdir()) == []
 
 
-@pytest.mark.parametrize(("there", "here"), [("", "ab"), ("ab", ""), ("ab", "cd"), ("ab", "ab")])
-def test_what_other_plugins_trained_is_not_taken_over(copied, training, there, here):
-    """A variant, an attention or a data set may be theirs."""
-    comparison = read_comparison(copied / "there")
-    comparison.plugins, loaded = (
-        [Origin(module="mine", package="", version="", sha256=sha256)] if sha256 else [] for sha256 in (there, here)
-    )
-    write_record(copied / "there" / "comparison.json", comparison)
-    training = dataclasses.replace(training, plugins=loaded)
-    assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
+def changed(name, change):
+    """Changes a file of the run that is there."""
+
+    def make(there):
+        path = there / VARIANT / "seed0" / name
+        path.write_bytes(change(path.read_bytes()))
+
+    return make
 
 
-OTHER = Software(kernel="C++ for another", torch="2.13", code_sha256="ab")
-MIXED = "native kernel C++ for x86-64-v3 (before: None), chunked kernel PyTorch 2.13.0"
+def removed(name):
+    return lambda there: shutil.rmtree(there / VARIANT / "seed0" / name)
 
 
-def say(root, *trained_with, name=VARIANT):
-    """What trained the run, in its own words; none: as in a record from before a run told it."""
-    status = msgspec.structs.replace(run_status(root, name, 0), trained_with=list(trained_with))
-    write_record(root / name / "seed0" / "status.json", status)
+def another_version(there):
+    """With a variant that this one does not have."""
+    comparison = read_comparison(there)
+    comparison.variants.append(msgspec.structs.replace(comparison.variants[0], name="novel-none"))
+    write_record(there / "comparison.json", comparison)
+    shutil.copytree(there / VARIANT, there / "novel-none")
+    config = there / "novel-none" / "seed0" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"variant": "novel-none"}))
 
 
-def change(root, **fields):
-    """A comparison's record of another time."""
-    write_record(root / "comparison.json", msgspec.structs.replace(read_comparison(root), **fields))
+def plugins(there):
+    write_record(there / "comparison.json", msgspec.structs.replace(read_comparison(there), plugins=[MINE]))
 
 
-def test_a_run_says_itself_what_trained_it_also_where_it_is_taken_over(copied, training):
-    change(copied / "there", versions={"torch": "1.0", "native kernel": "C++ for another"})
-    assert run_status(copied / "there", *RUN).trained_with == [software("cpu")]
-    assert taken(training, copied) == [RUN]
-    assert run_status(training.root, *RUN).trained_with == [software("cpu")]
-
-
-@pytest.mark.parametrize("field", ["kernel", "torch"])
-def test_what_another_kernel_or_pytorch_trained_is_not_taken_over(copied, training, field):
-    say(copied / "there", msgspec.structs.replace(software("cpu"), **{field: "another"}))
-    passed_over: list[str] = []
-    assert take_over(training, [RUN], trained_runs(copied, passed_over)) == {}
-    assert passed_over == []
-
-
-def test_a_run_of_two_kernels_is_passed_over_and_told(copied, training):
-    say(copied / "there", software("cpu"), OTHER)
-    passed_over: list[str] = []
-    assert take_over(training, [RUN], trained_runs(copied, passed_over)) == {}
-    (sentence,) = passed_over
-    assert sentence.startswith(f"1 runs are not taken over from {copied / 'there'}: it was continued with another")
+WEIGHTS = "checkpoint/step00000004/model.safetensors"
 
 
 @pytest.mark.parametrize(
-    ("there", "continued_with", "is_taken"),
+    ("change", "is_taken"),
     [
-        (None, "", True),
-        ("C++ for another", "", False),
-        (None, "numpy 2.4 (before: 2.3), performer-pytorch 1.2 (before: 1.1)", True),
-        (None, MIXED, False),
-        (None, "torch 2.13.0 (before: 2.6.0)", False),
+        (another_version, True),
+        (lambda there: say(there, msgspec.structs.replace(software("cpu"), code_sha256="ab")), True),
+        (lambda there: say(there, msgspec.structs.replace(software("cpu"), kernel="another")), False),
+        (lambda there: say(there, msgspec.structs.replace(software("cpu"), torch="another")), False),
+        (lambda there: say(there, software("cpu"), OTHER), False),
+        (say, False),
+        (plugins, False),
+        (changed("status.json", lambda content: b'{"state": "queued", "reason": "stopped at step 4"}'), False),
+        (changed("metrics.jsonl", lambda content: content[: content[:-1].rfind(b"\n") + 1]), False),
+        (changed(WEIGHTS, lambda content: content[:-1] + bytes([content[-1] ^ 1])), False),
+        (changed("config.json", lambda content: content.replace(b'"steps"', b'"other"')), False),
+        (removed("checkpoint/step00000004"), False),
+        (removed("checkpoint"), False),
     ],
 )
-@pytest.mark.parametrize("place", ["there", "there/tuning"])
-def test_of_an_older_record_it_must_be_sure_which_kernel_trained_a_run(
-    trained, training, tmp_path, place, there, continued_with, is_taken
-):
-    """Its trials have a record of their own, and the notes stand in that of the whole."""
-    source = tmp_path / "runs"
-    shutil.copytree(trained / "there", source / place)
-    say(source / place)
-    change(source / place, versions=versions() | {"native kernel": there or kernels()["native"]})
-    if place != "there":
-        shutil.copy(trained / "there" / "comparison.json", source / "there")
-    if continued_with:
-        change(source / "there", notes=[f"continued with another set of versions: {continued_with}"])
-    passed_over: list[str] = []
-    assert bool(take_over(training, [RUN], trained_runs(source, passed_over))) == is_taken
-    assert bool(passed_over) == (continued_with != "" and not is_taken)
+def test_only_what_is_whole_and_made_by_the_same_software_is_taken_over(copied, training, change, is_taken):
+    change(copied / "there")
+    assert bool(taken(training, copied)) == is_taken
+    assert bool([*training.root.iterdir()]) == is_taken
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -228,41 +210,10 @@ def test_a_run_that_goes_on_with_another_kernel_notes_it(copied, before, is_told
     assert [note for note in status.notes if note.startswith("went on")] == [told] * is_told
 
 
-def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, training):
-    directory = training.root / VARIANT / "seed0"
-    (directory / "checkpoint" / "step00000000").mkdir(parents=True)
-    write_json(directory / "status.json", {"state": "queued", "reason": "stopped at step 0"})
-    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
-    assert is_finished(training.root, VARIANT, 0, 4)
-    assert sorted(path.name for path in (directory / "checkpoint").iterdir()) == ["step00000003", "step00000004"]
-
-
-def test_the_comparison_itself_may_be_among_those_that_are_named_and_what_has_begun_is_left_alone(copied, training):
-    there = dataclasses.replace(training, root=copied / "there")
+def test_what_has_begun_in_the_comparison_itself_is_left_alone(copied, training):
     before = files_of(copied)
-    assert taken(there, copied) == []
+    assert taken(dataclasses.replace(training, root=copied / "there"), copied) == []
     assert files_of(copied) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("status.json", lambda content: b'{"state": "queued", "reason": "stopped at step 4"}'),
-        ("metrics.jsonl", lambda content: b"".join(content.splitlines(keepends=True)[:-1])),
-        ("checkpoint/step00000004/model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
-        ("config.json", lambda content: content.replace(b'"steps"', b'"other"')),
-        ("checkpoint/step00000004", None),
-        ("checkpoint", None),
-    ],
-)
-def test_what_is_not_whole_is_not_taken_over(copied, training, name, change):
-    path = copied / "there" / VARIANT / "seed0" / name
-    if change is None:
-        shutil.rmtree(path)
-    else:
-        path.write_bytes(change(path.read_bytes()))
-    assert taken(training, copied) == []
-    assert list(training.root.iterdir()) == []
 
 
 class Killed(BaseException):
@@ -291,15 +242,12 @@ def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, tr
     assert [path.name for path in training.root.iterdir()] == [VARIANT]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("comparison.json", "["), (f"{VARIANT}/seed0/config.json", "[]"), (f"{VARIANT}/seed0/status.json", "{")],
-)
-def test_a_comparison_with_a_damaged_record_is_passed_over_and_told(copied, training, name, content):
+@pytest.mark.parametrize("name", ["comparison.json", f"{VARIANT}/seed0/config.json", f"{VARIANT}/seed0/status.json"])
+def test_a_comparison_with_a_damaged_record_is_passed_over_and_told(copied, training, name):
     path = copied / "there" / name
-    path.write_text(content)
+    path.write_text("[")
     passed_over: list[str] = []
-    assert take_over(training, [RUN], trained_runs(copied, passed_over)) == {}
+    assert take_over(training, [RUN], reusable_runs(copied, passed_over)) == {}
     (sentence,) = passed_over
     assert str(path) in sentence
 
@@ -311,13 +259,3 @@ def test_what_is_no_directory_is_refused(tmp_path, capsys):
     expected = f"error: --reuse: {there} is no directory; give one that comparisons were written to\n"
     assert capsys.readouterr().err == expected
     assert not (tmp_path / "out").exists()
-
-
-def test_variants_of_another_version_are_passed_over(copied, training):
-    comparison = read_comparison(copied / "there")
-    comparison.variants.append(msgspec.structs.replace(comparison.variants[0], name="novel-none"))
-    write_record(copied / "there" / "comparison.json", comparison)
-    shutil.copytree(copied / "there" / VARIANT, copied / "there" / "novel-none")
-    config = copied / "there" / "novel-none" / "seed0" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"variant": "novel-none"}))
-    assert taken(training, copied) == [RUN]

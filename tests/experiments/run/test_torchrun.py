@@ -1,70 +1,46 @@
 """One run that torchrun, or --nproc, has several processes train; and what happens when one of them is killed."""
 
-import dataclasses
-import io
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-from rich.console import Console
 
-from experiments.data.registry import load_corpus
 from experiments.objects import Run
-from experiments.presets import get_preset
 from experiments.records.record import run_status
-from experiments.run.display import Display
-from experiments.run.local import Local
-from experiments.run.plan import Training, prepare_runs
-from experiments.run.runs import train_runs
+from experiments.run.plan import prepare_runs
+from tests.experiments.run.conftest import PROJECT, train, training_of
 from tests.made_up import repeated_rows
 
 pytestmark = pytest.mark.slow
 
 RUN = Run("favor+-rope-after", 0)
-CONFIG = dataclasses.replace(
-    get_preset("smoke").config,
-    data="text",
-    precision="float64",
-    batch_size=4,
-    steps=50,
-    log_every=1,
-    evaluate_every=20,
-    checkpoint_every=20,
-    redraw_every=7,
-)
+CONFIG = {
+    "precision": "float64",
+    "batch_size": 4,
+    "steps": 50,
+    "log_every": 1,
+    "evaluate_every": 20,
+    "checkpoint_every": 20,
+    "redraw_every": 7,
+}
 PATIENCE = 900
 
 
-def training_of(root, text, *, steps=CONFIG.steps, nproc=1):
-    """What the runs of a comparison share, and its directory."""
-    root.mkdir()
-    config = dataclasses.replace(CONFIG, steps=steps)
-    return Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
-
-
-def trained(root, text, **options):
+def trained(root, text, nproc=1, **options):
     """A run that the local launcher has trained."""
-    training = training_of(root, text, **options)
-    train_runs(training, [RUN], Local(), Display(Console(file=io.StringIO()), [RUN], 0, training.config.steps))
+    training = training_of(root, text, nproc, **CONFIG | options)
+    train(training, [RUN])
     return training.job(RUN)
 
 
 def prepare(root, text, **options):
     """A run that is ready to be trained."""
-    (job,) = prepare_runs(training_of(root, text, **options), [RUN])
+    (job,) = prepare_runs(training_of(root, text, **CONFIG | options), [RUN])
     return job
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text"
-    path.write_text("".join(f"{number**2} to be or not to be {number}\n" for number in range(3000)))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +51,7 @@ def alone(tmp_path_factory, text):
 def torchrun(job, restarts=0):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", str(restarts), *job.command[1:]]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[3])
+    return subprocess.Popen(command, cwd=PROJECT)
 
 
 def wait_for_step(directory, step):
@@ -145,7 +121,7 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, l
     status = run_status(job.root, *RUN)
     assert status.state == state
     assert state == "running" or "another of the processes" in status.reason
-    assert subprocess.run(job.command, cwd=Path(__file__).parents[3], timeout=PATIENCE).returncode == 0
+    assert subprocess.run(job.command, cwd=PROJECT, timeout=PATIENCE).returncode == 0
     assert_same_curve(job.directory, longer)
 
 

@@ -40,7 +40,7 @@ def judged(study, root, comparison, curves, reference=None):
     """The rows of its claims, by key; of those that are judged on a reference, if one is named."""
     reference = reference or study.name
     declared = declared_claims(claims_of(study), reference, study.name)
-    rows = evaluate(declared, root, comparison, curves, reference=reference, command="run")
+    rows = evaluate(declared, root, comparison, curves, reference=reference)
     return {row.claim.key: row for row in rows}
 
 

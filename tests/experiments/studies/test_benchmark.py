@@ -20,7 +20,7 @@ from experiments.studies.benchmark.costs import costs, state_numbers
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
-from experiments.train.models import LanguageModel, build_model, check_parameters_match
+from experiments.train.models import Shape, build_model, check_parameters_match
 from experiments.variants import check_variants_differ, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
@@ -41,7 +41,7 @@ def test_every_task_can_be_run(name, preset):
     check_variants_differ(variants, config)
     if config.data.partition("-")[0] not in ("imdb", "newsgroups", "stdlib"):
         assert load_corpus(config.data).sequences.length == config.context
-    found = {each.name: costs(each, each.config(config), LanguageModel(256, config.context)) for each in variants}
+    found = {each.name: costs(each, each.config(config), Shape(256, config.context)) for each in variants}
     check_parameters_match({each: (cost.parameters, 0) for each, cost in found.items()})
     assert all(cost.state and cost.flops for cost in found.values())
     assert task.tested[0] == 1
@@ -65,7 +65,7 @@ def test_sizes_are_what_they_are_said_to_be():
     rope = get_variant("softmax-rope")
     for name, millions in {"language": 0.47, "ladder-1.6m": 1.58, "ladder-6.4m": 6.38}.items():
         config = V1.config(name, "cpu")
-        parameters = costs(rope, config, LanguageModel(256, config.context)).parameters
+        parameters = costs(rope, config, Shape(256, config.context)).parameters
         assert round(parameters / 1e6, 2) == millions
         assert config.dim // config.heads in (24, 32)
         if name != "language":
@@ -75,9 +75,7 @@ def test_sizes_are_what_they_are_said_to_be():
         for variant in V1.tasks[name].variants[1:]:
             bare = get_variant(variant.partition("@short_conv")[0])
             # One row of D less where there is no denominator.
-            assert costs(bare, config, LanguageModel(256, 256)).state == pytest.approx(
-                numbers, rel=1 / config.dim + 0.011
-            )
+            assert costs(bare, config, Shape(256, 256)).state == pytest.approx(numbers, rel=1 / config.dim + 0.011)
     longest = {name: V1.tasks[name].tested[-1] * V1.config(name, "cpu").context for name in TRAINED}
     texts = {name for name in TRAINED if V1.tasks[name].question < 3 and not name.endswith("-rates")}
     assert {longest[name] for name in texts} == {4096}
@@ -155,7 +153,7 @@ def test_the_smallest_difference_is_decided_as_often_as_it_says():
 def test_the_numbers_of_a_state_are_those_that_are_carried(name):
     variant = get_variant(name)
     config = variant.config(Config(layers=1, dim=24, heads=2, num_features=10, context=40))
-    model = build_model(variant, config, 0, LanguageModel(256, 40))
+    model = build_model(variant, config, 0, Shape(256, 40))
     (attention,) = (module for module in model.modules() if isinstance(module, RoPEAttention))
     _, state = attention.prefill(torch.zeros(1, 40, 24))
     sums = getattr(state, "sums", None)
@@ -177,7 +175,7 @@ def test_flops_of_a_token():
     }
     for name, flops in expected.items():
         variant = get_variant(name)
-        found = costs(variant, variant.config(config), LanguageModel(256, 3)).flops
+        found = costs(variant, variant.config(config), Shape(256, 3)).flops
         extra = 2 * 8 * (name == "delta-none")  # the matrix of β
         assert found == matrices + flops + extra, name
 

@@ -9,7 +9,7 @@ from experiments.studies.denominator import measure as denominator
 from experiments.studies.denominator.measure import KERNELS
 from experiments.studies.denominator.stability import table as stability_table
 from experiments.studies.registry import STUDIES
-from experiments.train.loop import DIVERGED
+from experiments.train.steps import DIVERGED
 from tests.made_up import metrics_rows
 
 from .conftest import drawn, judged, opened, rows_of, verdicts, write

@@ -12,7 +12,7 @@ from experiments.commands import run_training
 from experiments.records.schema import NEXT_BYTE
 from experiments.studies.decay.rows import uniform_weight
 from experiments.studies.registry import STUDIES
-from experiments.train.text_tokens import TextTokenizer
+from experiments.train.tokens import TextTokenizer
 from linear_rope.heads import MaskedLM
 
 from .conftest import drawn, headline_of, opened, verdicts

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.train.loop import train_run
 from experiments.train.models import build_model
 from experiments.variants import get_variant
 from linear_rope.diagnostics import diagnose_model
 from tests.made_up import metrics_rows
+from tests.training import train_run
 
 CONFIG = Config(
     **{"layers": 2, "dim": 16, "heads": 2, "num_features": 8, "context": 24, "batch_size": 2, "steps": 4},

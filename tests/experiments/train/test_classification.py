@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import replace
+import sys
 
 import numpy as np
 import pandas as pd
@@ -14,58 +14,20 @@ from safetensors.torch import load_file, save
 
 from experiments.cli import main
 from experiments.config import Config
-from experiments.data.examples import NEARER, examples_of
+from experiments.data.examples import examples_of
 from experiments.records.files import write_json
-from experiments.train import classification
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
 from experiments.train.chosen_objective import make_objective
-from experiments.train.classification import Classification, TextClassifier, sequence_of
-from experiments.train.loop import evaluate, train_run
+from experiments.train.classification import TextClassifier, sequence_of
 from experiments.train.models import build_model
 from experiments.train.pretrained import Pretrained
-from experiments.train.text_tokens import BEGIN_ID, END_ID, PAD_ID, TextTokenizer
+from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
 from experiments.variants import get_variant
-from tests.experiments.train.stopped_runs import check_goes_on
+from tests.experiments.train.tasks import BAD, CLASSES, GOOD, config_of, examples, sentence, task_of
 from tests.made_up import undrawn
+from tests.training import check_goes_on
 
-GOOD, BAD = "fine film with a good plot".split(), "dull film with a bad plot".split()
-CONFIG = Config(
-    **{"layers": 1, "dim": 32, "heads": 2, "context": 24, "batch_size": 8, "steps": 60, "warmup_steps": 5},
-    **{"log_every": 20, "evaluate_every": 30, "evaluation_windows": 40, "test_windows": 40, "learning_rate": 1e-2},
-    **{"tokenizer": "wordpiece", "vocabulary_size": 300},
-)
-
-
-def sentence(rng, words):
-    return " ".join(rng.choice(words, rng.integers(3, 9)))
-
-
-def frames(kind, sizes=(64, 20, 30)):
-    """Texts of good words and of bad ones; ``kind`` as Examples has it, or "score"."""
-    rng, found = np.random.default_rng(0), []
-    for size in sizes:
-        rows = []
-        for number in range(size):
-            good, bad = sentence(rng, GOOD), sentence(rng, BAD)
-            same, right = sentence(rng, GOOD), number % 2
-            rows.append(
-                {
-                    "text": {"text": (bad, good)[right], "label": ("negative", "positive")[right]},
-                    "pair": {"first": good, "second": (bad, same)[right], "label": ("other", "same")[right]},
-                    "score": {"first": good, "second": (bad, same)[right], "label": 5.0 * right},
-                    "triplet": {"text": good, "one": (bad, same)[right], "other": (same, bad)[right],
-                                "label": NEARER[1 - right]},
-                }[kind]
-            )  # fmt: skip
-        found.append(pd.DataFrame(rows))
-    return found
-
-
-CLASSES = {"text": ("negative", "positive"), "pair": ("other", "same"), "score": (), "triplet": NEARER}
-
-
-def examples(kind, name="texts"):
-    return examples_of(name, frames(kind), "made by the test", "Made up.", CLASSES[kind])
+CONFIG = config_of("text")
 
 
 @pytest.mark.parametrize(
@@ -81,19 +43,9 @@ def test_the_longer_text_is_cut(lengths, kept):
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_model_learns_it(tmp_path, kind):
-    task = make_objective(examples(kind), CONFIG)
-    train_run(tmp_path, get_variant("elu+1-rope-after"), 0, CONFIG, task, torch.device("cpu"))
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    (tested,) = [row for row in rows if row["split"] == "test"]
-    # Of scores that are 0 or 5, half of each, Spearman's correlation is at most the root of 3/4.
-    assert tested[task.primary.name] > (0.75 if kind == "score" else 0.8)
-
-
-@pytest.mark.parametrize("kind", CLASSES)
 def test_an_example_gets_the_same_answer_by_itself_as_among_others(kind):
-    config = replace(CONFIG, initial_std=0.5)  # so that it says different things without training
-    task = make_objective(examples(kind), config)
+    config = config_of(kind, initial_std=0.5)  # so that it says different things without training
+    task = task_of(kind, initial_std=0.5)
     model = build_model(get_variant("elu+1-rope-after"), config, 0, task).eval()
     texts = task.examples.texts("test")
     reader = TextClassifier(model, task.tokenizer, config.context, task.examples.classes, len(texts.columns))
@@ -104,23 +56,12 @@ def test_an_example_gets_the_same_answer_by_itself_as_among_others(kind):
     assert kind == "score" or len({*shown}) == 2
 
 
-def test_an_epoch_has_every_example_once_and_depends_on_the_seed():
-    task = make_objective(examples("text"), CONFIG)
-    steps = [task.batch(0, step)[0] for step in range(8)]
-    rows = {tuple(row[row != PAD_ID].tolist()) for tokens in steps for row in tokens[:, 0]}
-    texts = {tuple(ids.tolist()) for (ids,) in task.sequences("train", range(64))}
-    assert rows == texts
-    assert not torch.equal(task.batch(1, 0)[1], task.batch(0, 0)[1]) or not torch.equal(*(
-        task.batch(seed, 0)[0] for seed in (0, 1)
-    ))  # fmt: skip
-
-
 def test_the_texts_of_a_batch_are_of_about_one_length_whatever_is_read_of_them():
     rng = np.random.default_rng(0)
     long = [pd.DataFrame({"text": [" ".join(rng.choice(GOOD, count)) for count in rng.integers(5, 200, size)],
                           "label": "positive"}) for size in (400, 2, 2)]  # fmt: skip
     task = make_objective(examples_of("long", long, "", "", CLASSES["text"]), CONFIG)
-    whole = task.with_context(256)
+    whole = task.of({"context": 256})
     ranges = []
     for step in range(50):
         tokens, _ = whole.batch(0, step)
@@ -130,15 +71,6 @@ def test_the_texts_of_a_batch_are_of_about_one_length_whatever_is_read_of_them()
         assert torch.equal(cut[:, 0, :5], tokens[:, 0, :5])
         assert whole.tokens_in((tokens,), CONFIG) == int(lengths.sum())
     assert np.median(ranges) < 30
-
-
-def test_padding_of_a_batch_does_not_change_a_prediction():
-    task = make_objective(examples("pair"), CONFIG)
-    model = build_model(get_variant("softmax-rope"), CONFIG, 0, task).eval()
-    tokens, _ = task.windows("test", 30)
-    together = task.predict(model, tokens)
-    alone = torch.cat([task.predict(model, row[None]) for row in tokens])
-    torch.testing.assert_close(together, alone)
 
 
 def test_metrics_are_those_of_the_whole_split():
@@ -156,13 +88,6 @@ def test_metrics_are_those_of_the_whole_split():
     scores = {"loss": 1.0, "said": [0.1, 0.4, 0.2, 0.9], "labels": [1.0, 2.0, 3.0, 4.0]}
     assert spearman.metrics(scores)["spearman"] == pytest.approx(0.8)
     assert spearman.metrics({"loss": 1.0, "said": [1.0, 1.0], "labels": [1.0, 2.0]})["spearman"] == 0.0
-
-
-def test_an_evaluation_adds_up_lists_over_its_batches():
-    task = make_objective(examples("score"), CONFIG)
-    model = build_model(get_variant("elu+1-none"), CONFIG, 0, task)
-    found = evaluate(model, task, "test", 30, CONFIG)
-    assert found == pytest.approx(task.metrics(task.tally(model.eval(), task.windows("test", 30))), rel=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +124,10 @@ def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
         assert {key.split(".")[0] for key in changed} == {"encoder"}
 
 
-@pytest.mark.parametrize("weights", ["none", "pretrained"])
-def test_a_stopped_run_goes_on_to_the_same_numbers(root, tmp_path, weights):
+def test_a_stopped_run_that_began_with_an_encoder_goes_on_to_the_same_numbers(root, tmp_path):
     few = {"steps": 8, "warmup_steps": 2, "log_every": 1, "evaluate_every": 3, "checkpoint_every": 3, "dropout": 0.1}
     few |= {"evaluation_windows": 20, "test_windows": 20, "tested": "best", "learning_rate": 1e-2}
-    given = str(root) if weights == "pretrained" else "none"
-    config, _ = fine_tuning(root, **few, initial_weights=given)
+    config, _ = fine_tuning(root, **few)
     check_goes_on(tmp_path, lambda: make_objective(examples("text"), config), "elu+1-rope-after", config)
 
 
@@ -242,8 +165,6 @@ def test_what_is_not_there_is_refused(root, name, seed, settings, said):
         ({"decay": "fixed"}, "--decay is fixed, but .* was trained with none"),
         ({"tokenizer": "bpe"}, "--tokenizer is bpe, but .* was trained with wordpiece"),
         ({"vocabulary_size": 9000}, "--vocabulary-size is 9000, but .* was trained with 300"),
-        ({"objective": "masked"}, "--objective is masked .* for texts, and --data texts is labelled texts"),
-        ({"diagnose_windows": 2}, "--diagnose-windows is 2, which are for texts"),
     ],
 )
 def test_settings_that_the_encoder_or_the_texts_do_not_have_are_refused(root, settings, said):
@@ -331,21 +252,11 @@ def test_a_comparison_is_of_one_encoder_for_each_run(encoders, tmp_path, capsys)
     assert told in capsys.readouterr().err
 
 
-def test_labelled_texts_need_a_tokenizer_of_texts():
-    with pytest.raises(ValueError, match="--tokenizer is bytes, but --data texts is labelled texts"):
-        make_objective(examples("text"), Config())
-
-
 def test_without_scikit_learn_what_needs_it_is_refused_at_the_beginning(monkeypatch):
-    def missing(name):
-        assert name == "sklearn.metrics"
-        raise ImportError
-
-    tokenizer = TextTokenizer.train(GOOD, 60, "wordpiece")
-    monkeypatch.setattr(classification.importlib, "import_module", missing)
-    Classification(examples("text"), 24, 8, tokenizer)
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    task_of("text")
     with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
-        Classification(examples("pair", "mrpc"), 24, 8, tokenizer)
+        make_objective(examples("pair", "mrpc"), CONFIG)
 
 
 @pytest.mark.parametrize(("length", "count"), [(2, 1), (4, 2)])

@@ -1,6 +1,5 @@
 """--packing documents: in a window no byte sees another document's, and the first byte of each is not scored."""
 
-from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -8,20 +7,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments import compare
 from experiments.cli import main
-from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, begin_after, corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.data.texts import source_files
-from experiments.train.chosen_objective import make_objective
 from experiments.train.objectives import NextByteOfDocuments
 from linear_rope import CausalLM, ModelConfig
 
 # Each document is a letter of its own, so that a window shows where documents end.
 LENGTHS = [1, 30, 7, 20, 2, 60] * 30
-TEXT = b"".join(bytes([number]) * length for number, length in enumerate(LENGTHS))
-CORPUS = corpus_of_text("letters", TEXT, documents=lambda: begin_after(accumulate(LENGTHS)))
+LETTERS = b"".join(bytes([number]) * length for number, length in enumerate(LENGTHS))
+CORPUS = corpus_of_text("letters", LETTERS, documents=lambda: begin_after(accumulate(LENGTHS)))
 OBJECTIVE = NextByteOfDocuments(CORPUS, context=40, batch_size=16)
 
 
@@ -35,8 +31,6 @@ def test_segments_are_documents_and_their_first_bytes_are_not_scored(split):
         assert torch.equal(scored[:, :-1], same)
         assert torch.equal(targets[scored], inputs[scored])
         assert not scored.all()
-    if split == "train":
-        assert torch.equal(OBJECTIVE.batch(5, 3)[1], batches[1][1])
 
 
 def test_the_loss_is_that_of_documents_alone():
@@ -50,10 +44,6 @@ def test_the_loss_is_that_of_documents_alone():
             nats, number = nats + losses.sum().item(), number + int((targets[at] != NOT_SCORED).sum())
     assert OBJECTIVE.scored(batch) == number
     assert OBJECTIVE.loss(model, batch).item() == pytest.approx(nats / number, rel=1e-12)
-    whole = OBJECTIVE.windows("test", 99)
-    sums = OBJECTIVE.tally(model, whole)
-    parts = [OBJECTIVE.tally(model, tuple(x[row : row + 1] for x in whole)) for row in range(len(whole[0]))]
-    assert sums["nats"] == pytest.approx(sum(part["nats"] for part in parts))
 
 
 def test_documents_of_the_standard_library_are_its_files():
@@ -65,18 +55,9 @@ def test_documents_of_the_standard_library_are_its_files():
         assert content[begin:end].tobytes() == path.read_bytes()
 
 
-@pytest.mark.slow
-def test_a_comparison_is_trained_on_documents(tmp_path):
-    settings = {"experiment": "convergence", "preset": "smoke", "seeds": 1, "steps": 4, "packing": "documents"}
-    found = compare(["softmax-rope", "elu+1-rope-after"], out=tmp_path / "run", **settings)
-    summary = found.summary.set_index("variant")
-    assert summary.loc[["softmax-rope", "elu+1-rope-after"], "n"].eq(1).all()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "recall-64", "--context", "64"], "--packing is documents, but --data recall-64"),
         (["--variants", "performer-pytorch"], "packing is documents"),
         (["--tokenizer", "bpe", "--vocabulary-size", "300"], "packing is documents with the tokenizer bpe"),
     ],
@@ -85,9 +66,3 @@ def test_what_has_no_documents_is_refused(words, message, tmp_path, capsys):
     command = ["run", "convergence", "--preset", "smoke", "--packing", "documents", "--out", str(tmp_path / "run")]
     assert main([*command, *words]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_packing_is_of_the_configuration():
-    config = Config(context=40, batch_size=16)
-    assert make_objective(CORPUS, config).name == "next byte"
-    assert make_objective(CORPUS, replace(config, packing="documents")).name == OBJECTIVE.name

@@ -10,32 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
 
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
+from experiments.data.corpus import NOT_SCORED, corpus_of_text
 from experiments.data.examples import NEARER, examples_of
 from experiments.data.registry import load_corpus
 from experiments.records.schema import Floor
 from experiments.train.chosen_objective import make_objective
-from experiments.train.loop import evaluate
 from experiments.train.ngrams import WittenBell
 from experiments.train.objectives import floors_of
 
 TEXT = ("a man and a dog walk by the old river and the man sings. " * 60 + "The dog barks at the moon. " * 60).encode()
+WORDPIECE = {"tokenizer": "wordpiece", "vocabulary_size": 300}
 SIZES = {"context": 16, "batch_size": 4, "test_windows": 9}
-
-
-class Frequencies(nn.Module):
-    """Gives every token the logarithm of its frequency, whatever it reads; shaped as the objective's model."""
-
-    def __init__(self, counts, shape_of):
-        super().__init__()
-        self.logits = nn.Parameter((counts / counts.sum()).log())
-        self.shape_of = shape_of
-
-    def forward(self, *inputs):
-        return self.logits.expand(*self.shape_of(*inputs), -1)
 
 
 def by_name(objective, split="test", **settings):
@@ -44,48 +31,33 @@ def by_name(objective, split="test", **settings):
     return {each.name: each.value for each in floors if (each.metric, each.split) == (objective.primary.name, split)}
 
 
-def test_the_floor_of_masked_tokens_is_the_loss_of_a_model_of_frequencies():
-    config = Config(**SIZES, tokenizer="wordpiece", vocabulary_size=300, objective="masked")
-    objective = make_objective(corpus_of_text("text", TEXT), config)
-    seen = np.bincount(objective.splits["train"], minlength=objective.vocabulary)
-    model = Frequencies(torch.tensor(seen + 1, dtype=torch.float64), lambda inputs, at: (int(at.sum()),))
+def test_the_floor_of_masked_tokens_is_the_loss_of_their_frequencies():
+    objective = make_objective(corpus_of_text("text", TEXT), Config(**SIZES, **WORDPIECE, objective="masked"))
+    seen = np.bincount(objective.splits["train"], minlength=objective.vocabulary) + 1
     for split in ("validation", "test"):
-        found = evaluate(model, objective, split, config.test_windows, config)
-        # A batch that is not full weighs as much: sums of some hundred losses in float64, of about 5 each.
-        floors = by_name(objective, split, evaluation_windows=config.test_windows)
-        assert floors == pytest.approx({"unigram": found[objective.primary.name]}, rel=1e-9)
+        targets = objective.windows(split, SIZES["test_windows"])[1]
+        nats = -np.log(seen / seen.sum())[targets[targets != NOT_SCORED]].mean()
+        floors = by_name(objective, split, evaluation_windows=SIZES["test_windows"])
+        assert floors == {"unigram": pytest.approx(nats)}
 
 
-class Counted(nn.Module):
-    """Gives every token the logarithm of what n-grams of an order give it."""
-
-    def __init__(self, windows, vocabulary, order):
-        super().__init__()
-        self.counted, self.vocabulary, self.order = WittenBell(windows, vocabulary), vocabulary, order
-        self.unused = nn.Parameter(torch.zeros(()))
-
-    def forward(self, inputs):
-        found = []
-        for place in range(inputs.shape[1]):
-            rows = inputs[:, : place + 1].repeat_interleave(self.vocabulary, 0)
-            ends = torch.arange(self.vocabulary).repeat(len(inputs))[:, None]
-            each = self.counted.probabilities(torch.cat([rows, ends], 1).numpy())
-            found.append(torch.tensor(each[min(self.order, place + 2) - 1][:, -1]).view(len(inputs), -1))
-        return torch.stack(found, 1).log()
+def whole(batch):
+    """The windows of inputs and targets."""
+    return torch.cat([batch[0], batch[1][:, -1:]], 1).numpy()
 
 
 @pytest.mark.parametrize("settings", [{}, {"tokenizer": "bpe", "vocabulary_size": 280}])
 def test_the_floors_of_a_text_are_losses_of_n_grams_of_what_is_read(settings):
     config = Config(**SIZES, **settings, steps=30)
     objective = make_objective(corpus_of_text("text", TEXT), config)
-    read = [torch.cat([inputs, targets[:, -1:]], 1) for inputs, targets in (objective.batch(0, s) for s in range(30))]
-    windows = torch.cat(read).numpy()
-    floors = by_name(objective, **settings, steps=30)
+    read = np.concatenate([whole(objective.batch(0, step)) for step in range(30)])
+    floors, tested = by_name(objective, **settings, steps=30), objective.windows("test", config.test_windows)
     assert set(floors) - {"4-gram", "5-gram", "6-gram"} == {"unigram", "bigram", "trigram", "xz, level 9"}
-    for order, name in enumerate(("unigram", "bigram", "trigram"), 1):
-        model = Counted(windows, objective.vocabulary, order)
-        found = evaluate(model, objective, "test", config.test_windows, config)
-        assert floors[name] == pytest.approx(found["bits_per_byte"], rel=1e-9)
+    pieces = objective.tokenizer.pieces if settings else [b"."] * 256
+    size = sum(len(pieces[token]) for token in tested[1].flatten().tolist())
+    nats = WittenBell(read, objective.vocabulary).losses(whole(tested))
+    for name, loss in zip(("unigram", "bigram", "trigram"), nats, strict=False):
+        assert floors[name] == pytest.approx(loss / math.log(2) * tested[1].numel() / size, rel=1e-9)
     test = objective.corpus.test.tobytes()
     assert floors["xz, level 9"] == 8 * len(lzma.compress(test, preset=9)) / len(test)
     assert [each.name for each in objective.floors(config) if not each.equal] == ["xz, level 9"] * 2
@@ -108,9 +80,7 @@ def test_of_more_than_can_be_counted_the_split_is_counted_once(monkeypatch, begi
     train = objective.splits["train"][:beginning]
     monkeypatch.setattr("experiments.train.objectives.MOST_COUNTED", len(train))
     assert by_name(objective, steps=40) == few
-    once = WittenBell(train[None], 256).losses(
-        torch.cat([objective.windows("test", 9)[0], objective.windows("test", 9)[1][:, -1:]], 1).numpy()
-    )
+    once = WittenBell(train[None], 256).losses(whole(objective.windows("test", 9)))
     assert by_name(objective, steps=1000)["bigram"] == pytest.approx(once[1] / math.log(2)) != many["bigram"]
 
 
@@ -130,7 +100,7 @@ def test_each_budget_has_its_own_and_what_is_known_is_kept():
 def labelled(name, labels, classes):
     """Pairs of texts with these labels in every split."""
     frame = pd.DataFrame({"first": "some words", "second": [f"{n} more" for n in range(len(labels))], "label": labels})
-    config = Config(context=16, batch_size=4, tokenizer="wordpiece", vocabulary_size=300)
+    config = Config(context=16, batch_size=4, **WORDPIECE)
     return make_objective(examples_of(name, [frame] * 3, "made by the test", "", classes), config)
 
 
@@ -153,7 +123,7 @@ def test_the_floor_of_classes_is_the_best_constant_answer(name, labels, floor):
 def examples(name, rows, columns, classes=(), **settings):
     """An objective of these rows in every split."""
     frame = pd.DataFrame(rows, columns=columns)
-    config = Config(**SIZES, **{"tokenizer": "wordpiece", "vocabulary_size": 300} | settings)
+    config = Config(**SIZES, **WORDPIECE | settings)
     return make_objective(examples_of(name, [frame] * 3, "made by the test", "", classes), config)
 
 

@@ -1,6 +1,5 @@
 """Feature maps of other packages in runs: weights with two names, extra state of any kind, weights in lists."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,14 +13,14 @@ from experiments.train.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from experiments.train.loop import train_run
 from experiments.train.models import build_model
-from experiments.train.objectives import NextToken
+from experiments.train.objectives import NextByte
 from experiments.variants import Variant
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig
 from linear_rope.features import FeatureMap, Features
 from linear_rope.features.registry import FEATURE_MAPS
-from tests.experiments.train.stopped_runs import check_goes_on
+from tests.experiments.train.tasks import TEXT
+from tests.training import check_goes_on, train_run
 
 CONFIG = Config(
     **{"layers": 1, "dim": 16, "heads": 2, "context": 16, "batch_size": 2, "steps": 8, "warmup_steps": 2},
@@ -75,8 +74,7 @@ def _registered(monkeypatch):
 
 
 def objective():
-    words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 3_000)
-    return NextToken(corpus_of_text("text", "".join(words).encode(), "", ""), CONFIG.context, CONFIG.batch_size)
+    return NextByte(corpus_of_text("text", TEXT), CONFIG.context, CONFIG.batch_size)
 
 
 def test_a_stopped_run_goes_on_to_the_same_numbers_and_its_model_is_loaded(tmp_path):
@@ -123,5 +121,5 @@ def test_weights_that_nothing_would_train_are_refused():
 def test_extra_state_that_cannot_be_kept_is_refused_before_the_first_step(tmp_path):
     variant = Variant("unkept-rope-after", "unkept", "rope-after", "unkept-none", "")
     with pytest.raises(ValueError, match=r"feature_map._extra_state is a dict that cannot be kept .* get_extra_state"):
-        train_run(tmp_path, variant, 0, CONFIG, objective(), torch.device("cpu"))
+        train_run(tmp_path, variant, 0, CONFIG, objective())
     assert not (tmp_path / "checkpoint").exists()

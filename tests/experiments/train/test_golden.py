@@ -26,6 +26,7 @@ from experiments.train.objectives import NextByte
 from experiments.variants import VARIANTS, get_variant
 from linear_rope import kernels
 from tests.made_up import metrics_rows
+from tests.training import train_run
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
 PACKAGES = ("torch", "numpy", "performer-pytorch")
@@ -100,7 +101,7 @@ def train_variant(variant, directory):
     corpus = corpus_of_text("text", made_text(), "made by the test", "")
     task = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
     config = RECORDED[variant].config(MODERN if variant in WITH_MUON else CONFIG)
-    train.train_run(directory, RECORDED[variant], 0, config, task, torch.device("cpu"))
+    train_run(directory, RECORDED[variant], 0, config, task)
     losses = {"validation": [], "train": [], "test": []}
     for row in metrics_rows(directory / "metrics.jsonl"):
         losses[row["split"]].append(row["loss"] if row["split"] == "train" else row["bits_per_byte"])

@@ -9,11 +9,11 @@ import torch
 from experiments.config import Config
 from experiments.records.record import read_metrics
 from experiments.train import steps
-from experiments.train.loop import train_run
 from experiments.train.models import build_model
 from experiments.train.optimizers import make_optimizer
 from experiments.train.prefetch import Batches
 from experiments.variants import get_variant
+from tests.training import train_run
 
 CONFIG = Config(
     layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=2, steps=6, warmup_steps=2, log_every=1,
@@ -40,7 +40,7 @@ def test_bfloat16_trains_with_weights_and_moments_in_float32(tmp_path, next_byte
     )
     model, objective = build_model(get_variant(variant), config, 0, next_byte(config)), next_byte(config)
     optimizer = make_optimizer(model, config)
-    steps.training_step(model, optimizer, objective, objective.batch(0, 0), config, 0)
+    steps.Steps(model, optimizer, objective, config).make(0, objective.batch(0, 0))
     moments = [value for state in optimizer.state.values() for value in state.values()]
     assert {tensor.dtype for tensor in (*model.parameters(), *moments)} == {torch.float32}
 

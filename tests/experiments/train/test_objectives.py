@@ -1,10 +1,7 @@
-"""Kinds of training: two that only this file knows, through the ordinary loop, and subwords, through the command."""
+"""What every objective keeps to, and kinds of training that only this file knows."""
 
-import json
-import math
 import re
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,31 +15,98 @@ from experiments.cli import main
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import DATA_SETS, load_corpus
-from experiments.records import environment
 from experiments.records.record import read_comparison
 from experiments.records.schema import ANSWERS, NEXT_BYTE
 from experiments.run.job import train_directory
 from experiments.train.chosen_objective import make_objective
-from experiments.train.loop import evaluate, train_run
+from experiments.train.evaluate import evaluate
 from experiments.train.models import build_model
 from experiments.train.objectives import Metric, Objective
-from experiments.train.subwords import SubwordTokenizer
 from experiments.variants import Variant, get_variant
 from linear_rope import Encoder, LinearRoPEAttention
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import initialise
-from tests.made_up import DATA, make_record, metrics_rows
+from tests.experiments.train.tasks import CONFIG, DATA, TEXT, config_of, task_of
+from tests.made_up import DATA as RECORDED
+from tests.made_up import loss_in_shares, make_record, metrics_rows
+from tests.training import check_goes_on, train_run
 
-CPU = torch.device("cpu")
-CONFIG = Config(
-    **{"layers": 1, "dim": 32, "heads": 2, "num_features": 16, "context": 16, "batch_size": 16, "steps": 60},
-    **{"warmup_steps": 5, "log_every": 20, "evaluate_every": 30, "evaluation_windows": 64, "test_windows": 64},
-    **{"learning_rate": 1e-2, "diagnose_windows": 2},
-)
-TEXT = ("the linear attention rotates — " * 400).encode()
+LEARNT = {
+    "bytes": ("bits_per_byte", 3),
+    "subwords": ("bits_per_byte", 2),
+    "documents": ("bits_per_byte", 3),
+    "masked": ("nats_per_masked_token", 3.5),
+    "answers": ("bits_per_byte", 6),
+    "text": ("nats_per_example", 0.5),
+    "pair": ("nats_per_example", 0.5),
+    "score": ("nats_per_example", 3),
+    "triplet": ("nats_per_example", 0.5),
+    "translation": ("nats_per_token", 2.5),
+}
+"""of the test split after 60 steps, at most"""
 
 
-class Classifier(nn.Module):
+@pytest.fixture(scope="module")
+def tasks():
+    return {kind: task_of(kind) for kind in DATA}
+
+
+@pytest.mark.parametrize("kind", DATA)
+class TestEvery:
+    def test_is_learnt(self, kind, tasks, tmp_path):
+        train_run(tmp_path, "elu+1-rope-after", 0, config_of(kind), tasks[kind])
+        rows = metrics_rows(tmp_path / "metrics.jsonl")
+        first, tested = rows[0], rows[-1]
+        metric, most = LEARNT[kind]
+        assert tested[metric] < most < first[metric]
+        primary = tasks[kind].primary
+        assert primary.name in tested
+        if kind in ("text", "pair", "triplet"):
+            assert tested["accuracy"] > 0.8
+
+    def test_has_batches_by_seed_and_step_alone_and_the_same_windows(self, kind, tasks):
+        task, again = tasks[kind], task_of(kind)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        expected = np.random.RandomState(1).random(), torch.rand(1, generator=torch.Generator().manual_seed(1))
+        forwards = [task.batch(3, step) for step in range(4)]
+        backwards = [again.batch(3, step) for step in reversed(range(4))][::-1]
+        assert (np.random.random(), torch.rand(1)) == expected
+        for batch, other in zip(forwards, backwards, strict=True):
+            assert all(map(torch.equal, batch, other))
+        others = task.batch(3, 5), task.batch(4, 0)
+        assert not any(all(map(same, forwards[0], other)) for other in others)
+        assert all(map(torch.equal, task.windows("validation", 5), again.windows("validation", 5)))
+        assert not all(map(same, task.windows("validation", 5), task.windows("test", 5)))
+
+    def test_gives_an_example_the_same_alone_as_among_others(self, kind, tasks):
+        config = config_of(kind, initial_std=0.5)  # so that it says different things without training
+        model = build_model(get_variant("elu+1-rope-after"), config, 0, tasks[kind])
+        alone, together = (
+            evaluate(model, tasks[kind], "test", 20, replace(config, batch_size=size)) for size in (1, 7)
+        )
+        assert alone == pytest.approx(together, rel=1e-4)
+
+    def test_has_the_loss_of_a_batch_from_shares_of_it(self, kind, tasks):
+        task = tasks[kind]
+        model = build_model(get_variant("softmax-rope"), config_of(kind), 0, task).eval()
+        batch = task.batch(0, 0)
+        torch.testing.assert_close(loss_in_shares(task, model, batch), task.loss(model, batch))
+
+    def test_goes_on_where_it_was_stopped(self, kind, tasks, tmp_path):
+        few = {"steps": 8, "warmup_steps": 2, "log_every": 1, "evaluate_every": 3, "checkpoint_every": 3}
+        few |= {"evaluation_windows": 5, "test_windows": 5, "dropout": 0.1}
+        if kind in ("text", "score"):
+            few |= {"tested": "best"}
+        variant = "elu+1-rope-after@decay=gate" if kind in ("bytes", "masked") else "elu+1-rope-after"
+        check_goes_on(tmp_path, lambda: task_of(kind, **few), variant, config_of(kind, **few))
+
+
+def same(one, other):
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+class Scores(nn.Module):
     """Scores of ``classes`` for each sequence: the mean of an encoder's representations, and a matrix."""
 
     def __init__(self, config, classes):
@@ -54,13 +118,13 @@ class Classifier(nn.Module):
         return self.head(self.encoder(tokens).mean(dim=1))
 
 
-class Classification(Objective):
+class MoreOften(Objective):
     """Which of two tokens is there more often?"""
 
     name, vocabulary, length = "classification", 8, 15
     primary = Metric("accuracy", "share of sequences", "higher")
 
-    def batch(self, seed, step, count=CONFIG.batch_size):
+    def batch(self, seed, step, count=16):
         tokens = np.random.default_rng([seed, step]).integers(0, 2, (count, self.length))
         return torch.from_numpy(tokens), torch.from_numpy((tokens.mean(1) > 0.5).astype(np.int64))
 
@@ -68,7 +132,7 @@ class Classification(Objective):
         return self.batch({"validation": 10**6, "test": 10**6 + 1}[split], 0, count)
 
     def model(self, config, attention):
-        return Classifier(config, classes=2)
+        return Scores(config, classes=2)
 
     def logits(self, model, batch):
         return model(batch[0]).float()
@@ -85,29 +149,32 @@ class Classification(Objective):
         return {"accuracy": sums["right"] / sums["n"], "loss": sums["nats"] / sums["n"]}
 
 
-class Pairs(Classification):
+class Pairs(MoreOften):
     """Do two texts begin with the same token? Both go through one encoder."""
 
     name = "pairs of texts"
 
-    def batch(self, seed, step, count=CONFIG.batch_size):
+    def batch(self, seed, step, count=16):
         generator = np.random.default_rng([seed, step])
         first, second = generator.integers(0, 2, (2, count, 1)) + np.zeros((1, 1, self.length), dtype=np.int64)
         return torch.from_numpy(first), torch.from_numpy(second), torch.from_numpy((first == second)[:, 0].astype(int))
 
     def model(self, config, attention):
-        return Classifier(config, classes=config.dim)
+        return Scores(config, classes=config.dim)
 
     def logits(self, model, batch):
         one, other = model(batch[0]), model(batch[1])
-        same = 4 - (one - other).abs().sum(-1).float()
-        return torch.stack((-same, same), dim=-1)
+        alike = 4 - (one - other).abs().sum(-1).float()
+        return torch.stack((-alike, alike), dim=-1)
 
 
-@pytest.mark.parametrize("objective", [Classification(), Pairs()], ids=lambda objective: objective.name)
+OWN = replace(CONFIG, context=16, diagnose_windows=2, initial_std=0.02, evaluation_windows=64, test_windows=64)
+
+
+@pytest.mark.parametrize("objective", [MoreOften(), Pairs()], ids=lambda objective: objective.name)
 @pytest.mark.parametrize("variant", ["softmax-learned", "favor+-rope-after"])
 def test_another_kind_of_training_goes_through_the_ordinary_loop(tmp_path, objective, variant):
-    train_run(tmp_path, get_variant(variant), 0, CONFIG, objective, CPU)
+    train_run(tmp_path, variant, 0, replace(OWN, batch_size=16), objective)
     rows = metrics_rows(tmp_path / "metrics.jsonl")
     of_split = {split: [row for row in rows if row["split"] == split] for split in ("train", "validation", "test")}
     assert not any("bits_per_byte" in row for row in rows)
@@ -120,12 +187,12 @@ def test_another_kind_of_training_goes_through_the_ordinary_loop(tmp_path, objec
 PLUGIN = """
 from experiments.data.corpus import DataSet, corpus_of_text
 from experiments.data.registry import DATA_SETS
-from tests.experiments.train.test_objectives import Classification
+from tests.experiments.train.test_objectives import MoreOften
 
 def load(data_dir, data_file):
     return corpus_of_text("more-often", bytes(range(100)), "drawn", "Not a text.")
 
-mine = DataSet("more-often", "Which token?", load, objective=lambda corpus, config: Classification())
+mine = DataSet("more-often", "Which token?", load, objective=lambda corpus, config: MoreOften())
 DATA_SETS.add("more-often", mine, module=__name__)
 """
 
@@ -149,11 +216,8 @@ def test_a_data_set_of_ones_own_brings_its_objective_to_a_comparison(tmp_path, m
     assert "accuracy" in capsys.readouterr().out
 
     # The trained model is the objective's own, and not asked for text.
-    trained = load(out).run("favor+-rope-after")
-    assert (
-        evaluate(trained.model(), Classification(), "test", record.config["test_windows"], CONFIG)["accuracy"]
-        == test["accuracy"]
-    )
+    trained, most = load(out).run("favor+-rope-after"), record.config["test_windows"]
+    assert evaluate(trained.model(), MoreOften(), "test", most, OWN)["accuracy"] == test["accuracy"]
     with pytest.raises(ValueError, match="was trained for 'classification' and continues no text"):
         trained.generate("a")
     # Progress has the unit of the objective's loss.
@@ -175,7 +239,7 @@ def test_a_kernel_of_one_s_own_is_trained_by_its_name(tmp_path, next_byte, monke
     objective = next_byte(CONFIG)
     variant = Variant("own-rope-after", "own", "rope-after", "own-rope-after", "")
     assert isinstance(build_model(variant, CONFIG, 0, objective).blocks[0].attention, Own)
-    train_run(tmp_path, variant, 0, CONFIG, objective, CPU)
+    train_run(tmp_path, variant, 0, replace(CONFIG, steps=2), objective)
     with pytest.raises(ValueError, match="attention is 'nothing'"):
         build_model(replace(variant, kernel="nothing"), CONFIG, 0, objective)
 
@@ -185,87 +249,37 @@ def test_records_say_what_was_trained_and_old_ones_are_told_by_their_data():
     assert make_objective(corpus_of_text("text", TEXT, "", ""), CONFIG).describe() == NEXT_BYTE
     assert make_record().objective == NEXT_BYTE
     for name in ("recall-64", "copying-128"):
-        assert make_record(data=[DATA | {"name": name}]).objective == ANSWERS
+        assert make_record(data=[RECORDED | {"name": name}]).objective == ANSWERS
 
 
-class TestSubwords:
-    CONTENT = np.frombuffer(TEXT + bytes(range(256)), dtype=np.uint8)
-
-    @pytest.fixture(autouse=True)
-    def _cache(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "cache"))
-
-    def test_equal_texts_give_equal_tokenizers_and_any_bytes_come_back(self, tmp_path):
-        first, second = (SubwordTokenizer.train(self.CONTENT, 300) for _ in range(2))
-        assert first.json == second.json
-        # A text that begins and ends inside a character of UTF-8.
-        for content in (self.CONTENT, self.CONTENT[29:200], self.CONTENT[:0]):
-            tokens = first.encode(content)
-            assert first.decode(tokens) == content.tobytes()
-            (kept,) = [path for path in tmp_path.rglob("*.npy") if len(np.load(path)) == len(tokens)]
-            kept.write_bytes(b"damaged")
-            assert np.array_equal(first.encode(content), tokens)
-        assert len(first.encode(self.CONTENT)) < len(self.CONTENT) / 3
-
-    def test_bits_per_byte_are_the_nats_of_all_targets_over_their_bytes(self):
-        config = replace(CONFIG, tokenizer="bpe", vocabulary_size=300)
-        objective = make_objective(corpus_of_text("text", TEXT, "", ""), config)
-        model = build_model(get_variant("softmax-rope"), config, 0, objective).eval()
-        inputs, targets = objective.windows("test", 5)
-        nats = F.cross_entropy(model(inputs).mT, targets, reduction="sum").item()
-        size = sum(len(objective.tokenizer.pieces[token]) for token in targets.flatten().tolist())
-        assert evaluate(model, objective, "test", 5, config) == pytest.approx({
-            "bits_per_byte": nats / math.log(2) / size,
-            "nats_per_token": nats / targets.numel(),
-            "tokens_per_byte": targets.numel() / size,
-        }, rel=1e-5)  # fmt: skip
-        assert objective.training_metrics(2.0, (inputs, targets))["bits_per_byte"] == pytest.approx(
-            2 / math.log(2) * targets.numel() / size
-        )
-
-    def test_a_comparison_trains_one_tokenizer_and_keeps_it(self, tmp_path, capsys, monkeypatch):
-        out, file = tmp_path / "out", tmp_path / "text.txt"
-        file.write_bytes(TEXT)
-        monkeypatch.setattr("experiments.commands.run_training.write_report", lambda root, study: root / "report.html")
-        monkeypatch.setattr("experiments.commands.run_training.result_table", lambda root: "")
-        words = (
-            "run convergence --preset smoke --data text --tokenizer bpe --vocabulary-size 280 --steps 2 --context 16"
-        )
-        arguments = [*words.split(), "--seeds=2", "--variants=softmax-none", f"--data-file={file}", f"--out={out}"]
-        assert main(arguments) == 0
-        kept, record = (out / "tokenizer.json").read_text(), read_comparison(out).objective
-        tokenizer = SubwordTokenizer(kept)
-        assert (record.metric, record.vocabulary, record.tokenizer_sha256) == ("bits_per_byte", 280, tokenizer.sha256)
-        row = metrics_rows(out / "softmax-none/seed1/metrics.jsonl")[-1]
-        assert row["bits_per_byte"] == pytest.approx(row["nats_per_token"] / math.log(2) * row["tokens_per_byte"])
-        # Another tokenizer in its place is another thing that is trained, and a damaged one is named.
-        (out / "tokenizer.json").write_text(json.dumps(json.loads(kept)))
-        assert main(arguments) == 2
-        assert "differs in what is trained (next subword" in capsys.readouterr().err
-        (out / "tokenizer.json").write_text("{}")
-        assert main(arguments) == 2
-        assert "tokenizer.json is no tokenizer" in capsys.readouterr().err
-
-    def test_what_does_not_go_is_said_in_a_line(self, monkeypatch):
-        corpus, config = corpus_of_text("text", TEXT, "", ""), replace(CONFIG, tokenizer="bpe", vocabulary_size=300)
-        with pytest.raises(ValueError, match="vocabulary_size is 256 with the tokenizer bpe; give 256 for bytes"):
-            replace(CONFIG, tokenizer="bpe")
-        with pytest.raises(ValueError, match="--data recall-64 is generated"):
-            make_objective(load_corpus("recall-64"), config)
-        with pytest.raises(ValueError, match=r"the validation split has .* tokens, fewer than the 2,001"):
-            make_objective(corpus, replace(config, context=2000))
-        monkeypatch.setitem(sys.modules, "tokenizers", None)
-        with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
-            make_objective(corpus, config)
+MASKED = {"objective": "masked", "tokenizer": "wordpiece", "vocabulary_size": 300}
 
 
-def test_the_hash_of_the_code_covers_what_can_change_a_number_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    hashes = [environment.git().code_sha256]
-    counted = ("linear_rope/features/favor.py", "experiments/train/loop.py", "experiments/config.py")
-    for name in (*counted, "experiments/show/rows.py", "experiments/studies/length/claims.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("a change")
-        hashes.append(environment.git().code_sha256)
-    assert len(set(hashes)) == 4
-    assert len(set(hashes[3:])) == 1
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("bytes", {"examples": 5}, "--examples is 5, which is for labelled texts and translations, and --data text"),
+        ("bytes", {"packing": "documents"}, "--packing is documents, but --data text is no text of documents; give"),
+        ("bytes", {"label_smoothing": 0.1}, r"--label-smoothing is 0\.1, which is for translations, and --data text"),
+        ("bytes", {"initial_weights": "there"}, "--initial-weights is there, which is for labelled texts"),
+        ("bytes", {"objective": "masked"}, "objective is masked with the tokenizer bytes; give wordpiece"),
+        ("bytes", {"context": 4000}, "the validation split has .* bytes, fewer than the 4,001"),
+        ("subwords", {"context": 2000}, "the validation split has .* tokens, fewer than the 2,001"),
+        ("subwords", {"vocabulary_size": 256}, "vocabulary_size is 256 with the tokenizer bpe; give 256 for bytes"),
+        ("masked", {"objective": "next"}, "give --objective masked, or bpe"),
+        ("masked", {"context": 2}, "context is 2; give 3 or more"),
+        ("answers", {"tokenizer": "bpe", "vocabulary_size": 300}, "--data recall-64 is generated"),
+        ("answers", {"packing": "documents"}, "--packing is documents, but --data recall-64"),
+        ("text", {"tokenizer": "bytes", "vocabulary_size": 256}, "--tokenizer is bytes, but --data texts is labelled"),
+        ("text", MASKED, "--objective is masked .* for texts, and --data texts is labelled texts"),
+        ("text", {"diagnose_windows": 2}, "--diagnose-windows is 2, which are for texts"),
+        ("text", {"label_smoothing": 0.1}, "for translations, and --data texts is none"),
+        ("translation", {"tokenizer": "bytes", "vocabulary_size": 256}, "is translations; give --tokenizer bpe and"),
+        ("translation", {"tokenizer": "wordpiece"}, "translations, which are written out from the start; give bpe and"),
+        ("translation", {"initial_weights": "there"}, "written out from the start"),
+        ("translation", {"tested": "best"}, "--tested is best, but --data pairs is translations"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(kind, settings, said):
+    with pytest.raises(ValueError, match=said):
+        task_of(kind, **settings)

@@ -38,3 +38,13 @@ def test_budgets_fall_with_the_schedule_that_is_named():
     assert [learning_rate_at(step, cosine, 50) for step in (30, 40, 45)] == pytest.approx([1, 1, 0.5])
     with pytest.raises(ValueError, match=r"inverse-sqrt with budgets.*give trapezoid"):
         dataclasses.replace(with_budgets, schedule="inverse-sqrt")
+
+
+@pytest.mark.parametrize("step", [0, 7, 19, 20, 79, 159])
+def test_the_inverse_square_root_is_the_published_one(step):
+    # Section 5.3 of Vaswani et al., whose peak is (dim · warm-up)^(-1/2), at the step "warm-up" counted from 1.
+    config = Config(schedule="inverse-sqrt", steps=160, warmup_steps=20)
+    dim, warmup = 512, config.warmup_steps
+    published = dim**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
+    peak = (dim * warmup) ** -0.5
+    assert learning_rate_at(step, config, config.steps) == pytest.approx(config.learning_rate * published / peak)

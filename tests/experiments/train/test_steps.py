@@ -3,7 +3,6 @@
 import dataclasses
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch.autograd import DeviceType
@@ -18,11 +17,12 @@ from experiments.train.models import build_model
 from experiments.train.objectives import NextByte, NextSubword, TextOnDevice
 from experiments.train.optimizers import make_optimizer
 from experiments.train.steps import QueuedSteps, RunFailed, Steps
-from experiments.train.subwords import SubwordTokenizer
+from experiments.train.tokens import SubwordTokenizer
 from experiments.variants import VARIANTS
+from tests.experiments.train.tasks import TEXT
 from tests.made_up import repeated_rows
+from tests.training import CPU, train_run
 
-CPU = torch.device("cpu")
 VARIANT = VARIANTS["elu+1-rope-after"]
 CONFIG = dataclasses.replace(
     get_preset("smoke").config, steps=12, log_every=5, evaluate_every=4, checkpoint_every=7, warmup_steps=2
@@ -30,18 +30,17 @@ CONFIG = dataclasses.replace(
 MUON = dataclasses.replace(CONFIG, optimizer="muon", schedule="trapezoid", initial_spread=0.9, learning_rate=0.01)
 
 
-@pytest.fixture
-def corpus():
-    words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
-    return corpus_of_text("text", "".join(words).encode(), "made by the test", "")
+CORPUS = corpus_of_text("text", TEXT)
+
+
+def next_byte(config=CONFIG):
+    return NextByte(CORPUS, config.context, config.batch_size)
 
 
 class Poisoned(NextByte):
     """Of a loss that is no number at the third step."""
 
-    def __init__(self, corpus, config):
-        super().__init__(corpus, config.context, config.batch_size)
-        self.asked = 0
+    asked = 0
 
     def loss(self, model, batch):
         self.asked += 1
@@ -57,8 +56,8 @@ def trained(kind, objective, config, numbers):
 
 
 @pytest.mark.parametrize("config", [CONFIG, MUON], ids=["adamw", "muon"])
-def test_queued_steps_are_those_that_are_waited_for_to_the_last_bit(corpus, config):
-    objective = NextByte(corpus, config.context, config.batch_size)
+def test_queued_steps_are_those_that_are_waited_for_to_the_last_bit(config):
+    objective = next_byte(config)
     (model, queued), (expected, waited) = (trained(kind, objective, config, range(6)) for kind in (QueuedSteps, Steps))
     assert queued.read() == waited.read() != []
     assert queued.read() == waited.read() == []
@@ -67,19 +66,19 @@ def test_queued_steps_are_those_that_are_waited_for_to_the_last_bit(corpus, conf
 
 
 @pytest.mark.parametrize("config", [CONFIG, MUON], ids=["adamw", "muon"])
-def test_a_loss_that_is_not_finite_changes_no_weight_and_its_step_is_named_when_it_is_read(corpus, config):
-    model, steps = trained(QueuedSteps, Poisoned(corpus, config), config, range(3))
-    before, _ = trained(QueuedSteps, Poisoned(corpus, config), config, range(2))
+def test_a_loss_that_is_not_finite_changes_no_weight_and_its_step_is_named_when_it_is_read(config):
+    model, steps = trained(QueuedSteps, Poisoned(CORPUS, config.context, config.batch_size), config, range(3))
+    before, _ = trained(QueuedSteps, Poisoned(CORPUS, config.context, config.batch_size), config, range(2))
     for weight, other in zip(model.parameters(), before.parameters(), strict=True):
         assert torch.equal(weight, other)
-    steps.make(3, NextByte(corpus, config.context, config.batch_size).batch(0, 3))
+    steps.make(3, next_byte(config).batch(0, 3))
     assert all(map(torch.equal, model.parameters(), before.parameters()))  # though the optimiser's moments are none
     with pytest.raises(RunFailed, match=r"diverged: the loss is nan at step 2$"):
         steps.read()
 
 
-def test_a_gradient_that_is_not_finite_changes_no_weight_either(corpus):
-    objective = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
+def test_a_gradient_that_is_not_finite_changes_no_weight_either():
+    objective = next_byte()
     model, steps = trained(QueuedSteps, objective, CONFIG, range(1))
     before = [weight.detach().clone() for weight in model.parameters()]
     model.embedding.tokens.weight.register_hook(lambda gradient: gradient * float("inf"))
@@ -90,15 +89,14 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_either(corpus):
 
 
 @pytest.mark.parametrize("changed", [{}, {"tested": "best"}, {"budgets": "5,10", "dropout": 0.1}], ids=str)
-def test_a_run_of_queued_steps_has_the_records_and_weights_of_one_that_waits(tmp_path, corpus, monkeypatch, changed):
+def test_a_run_of_queued_steps_has_the_records_and_weights_of_one_that_waits(tmp_path, monkeypatch, changed):
     config = dataclasses.replace(MUON, **changed)
     told = {}
     for queued in (False, True):
-        monkeypatch.setattr(loop, "are_queued", lambda device, processes, queued=queued: queued)
-        (tmp_path / str(queued)).mkdir()
-        objective, progress = NextByte(corpus, config.context, config.batch_size), []
-        arguments = VARIANT, 0, config, objective, CPU
-        loop.train_run(tmp_path / str(queued), *arguments, progress=lambda *done, to=progress: to.append(done[:2]))
+        monkeypatch.setattr(loop, "are_queued", lambda group, queued=queued: queued)
+        objective, progress = next_byte(config), []
+        arguments = VARIANT, 0, config, objective
+        train_run(tmp_path / str(queued), *arguments, progress=lambda *done, to=progress: to.append(done[:2]))
         told[queued] = sorted(progress)
     assert told[True] == told[False]
     assert repeated_rows(tmp_path / "True/metrics.jsonl") == repeated_rows(tmp_path / "False/metrics.jsonl")
@@ -106,19 +104,19 @@ def test_a_run_of_queued_steps_has_the_records_and_weights_of_one_that_waits(tmp
     assert (tmp_path / "True" / weights).read_bytes() == (tmp_path / "False" / weights).read_bytes()
 
 
-def test_nothing_is_kept_of_a_queued_step_that_was_not_well(tmp_path, corpus, monkeypatch):
-    monkeypatch.setattr(loop, "are_queued", lambda device, processes: True)
+def test_nothing_is_kept_of_a_queued_step_that_was_not_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "are_queued", lambda group: True)
     with pytest.raises(RunFailed, match=r"nan at step 2$"):
-        loop.train_run(tmp_path, VARIANT, 0, CONFIG, Poisoned(corpus, CONFIG), CPU)
+        train_run(tmp_path, VARIANT, 0, CONFIG, Poisoned(CORPUS, CONFIG.context, CONFIG.batch_size))
     # It was found out before the evaluation at step 4.
     assert [row["step"] for row in repeated_rows(tmp_path / "metrics.jsonl")] == [0]
     assert not [*tmp_path.glob("checkpoint/step*")]
 
 
-def test_batches_cut_from_a_text_on_the_device_are_those_of_the_cpu(corpus):
+def test_batches_cut_from_a_text_on_the_device_are_those_of_the_cpu():
     pytest.importorskip("tokenizers")
-    tokenizer = SubwordTokenizer.train(corpus.train, 300)
-    for objective in (NextByte(corpus, 32, 4), NextSubword(corpus, 32, 4, tokenizer)):
+    tokenizer = SubwordTokenizer.train(CORPUS.train, 300)
+    for objective in (NextByte(CORPUS, 32, 4), NextSubword(CORPUS, 32, 4, tokenizer)):
         draw, finish = objective.source(1, torch.device("cuda")) if torch.cuda.is_available() else (None, None)
         on_device = TextOnDevice(objective.splits["train"], 32, CPU)
         for step in range(3):
@@ -171,7 +169,7 @@ def test_the_share_is_of_some_steps_after_the_start(monkeypatch):
 
 
 @pytest.mark.parametrize("setting", ["yes", "graphs"])
-def test_queued_steps_are_compiled_with_their_loss(corpus, monkeypatch, setting):
+def test_queued_steps_are_compiled_with_their_loss(monkeypatch, setting):
     really_compile, given = torch.compile, []
 
     def compile_quickly(part, **options):
@@ -179,7 +177,7 @@ def test_queued_steps_are_compiled_with_their_loss(corpus, monkeypatch, setting)
         return really_compile(part, backend="aot_eager", fullgraph=True)
 
     monkeypatch.setattr(torch, "compile", compile_quickly)
-    objective = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
+    objective = next_byte()
     _, expected = trained(QueuedSteps, objective, CONFIG, range(3))
     _, steps = trained(QueuedSteps, objective, dataclasses.replace(CONFIG, compile=setting), range(3))
     assert given == [(objective.loss, {"mode": "reduce-overhead"} if setting == "graphs" else {})]

@@ -1,44 +1,56 @@
+"""A run from its first step to its last: what it records, how it goes on, and what it does not survive."""
+
 import dataclasses
 import json
+import math
 
-import numpy as np
 import pytest
 import torch
 
 from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
-from experiments.train.early_stopping import Best
-from experiments.train.loop import RunFailed, RunStopped, train_run
+from experiments.train import loop
+from experiments.train.loop import RunStopped
 from experiments.train.models import build_model
 from experiments.train.objectives import NextByte
 from experiments.train.optimizers import make_optimizer
+from experiments.train.steps import RunFailed
 from experiments.variants import VARIANTS
+from tests.experiments.train.tasks import TEXT
 from tests.made_up import metrics_rows, repeated_rows
+from tests.training import train_until
 
-CPU = torch.device("cpu")
+FAVOR = "favor+-rope-after"
 CONFIG = dataclasses.replace(
     get_preset("smoke").config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
 )
+NOISY = dataclasses.replace(CONFIG, dropout=0.1)
+BUDGETS = dataclasses.replace(CONFIG, steps=20, budgets="5,10,15")
+MODERN = dataclasses.replace(
+    CONFIG, steps=20, optimizer="muon", schedule="trapezoid", initial_spread=0.9, checkpoint_every=3
+)
+RISING = dataclasses.replace(CONFIG, tested="best", learning_rate=3.0, warmup_steps=8)
+"""a learning rate that rises until the loss does"""
+
+
+CORPUS = corpus_of_text("text", TEXT)
 
 
 @pytest.fixture(scope="module")
-def task(toy_corpus):
-    return NextByte(toy_corpus, CONFIG.context, CONFIG.batch_size)
-
-
-@pytest.fixture(scope="module")
-def toy_corpus():
-    words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
-    return corpus_of_text("text", "".join(words).encode(), "made by the test", "")
+def task():
+    return NextByte(CORPUS, CONFIG.context, CONFIG.batch_size)
 
 
 def rows(directory):
     return repeated_rows(directory / "metrics.jsonl")
 
 
-def train(directory, task, variant="favor+-rope-after", config=CONFIG, **kwargs):
-    directory.mkdir(exist_ok=True)
-    train_run(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
+def final_weights(directory, steps=CONFIG.steps):
+    return (directory / f"checkpoint/step{steps:08d}/model.safetensors").read_bytes()
+
+
+def train(directory, task, variant=FAVOR, config=CONFIG, stop_at=math.inf, **log):
+    train_until(stop_at, directory, variant, 0, config, task, **log)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +58,7 @@ def undisturbed(tmp_path_factory, task):
     """The directory of a run that nothing happened to; it is trained once, and nobody may write there."""
     made = {}
 
-    def directory(variant="favor+-rope-after", config=CONFIG):
+    def directory(variant=FAVOR, config=CONFIG):
         if (variant, config) not in made:
             made[variant, config] = tmp_path_factory.mktemp("whole")
             train(made[variant, config], task, variant, config)
@@ -68,23 +80,22 @@ def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
     assert last < first - 2
 
 
-@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after", "elu+1-rope-after", "favor+-learned"])
-@pytest.mark.parametrize("stop_at", [1, 5, 7])
-def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, undisturbed, variant, stop_at):
-    config = dataclasses.replace(CONFIG, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
-    whole = undisturbed(variant, config)
-    steps = []
-    with pytest.raises(RunStopped):
-        train(
-            tmp_path / "stopped", task, variant, config,
-            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
-        )  # fmt: skip
-    notes = []
-    train(tmp_path / "stopped", task, variant, config, note=notes.append)
-    assert f"resumed at step {stop_at}" in notes
-    assert rows(tmp_path / "stopped") == rows(whole)
-    weights = "checkpoint/step00000012/model.safetensors"
-    assert (tmp_path / "stopped" / weights).read_bytes() == (whole / weights).read_bytes()
+@pytest.mark.parametrize(
+    ("variant", "config", "stop_at"),
+    [
+        *((FAVOR, dataclasses.replace(NOISY, redraw_every=3), step) for step in (1, 5, 7)),
+        *(("softmax-rope", NOISY, 7), ("elu+1-rope-after", NOISY, 1), ("favor+-learned", NOISY, 5)),
+        *((FAVOR, MODERN, step) for step in (1, 11, 12, 14, 19)),
+        *((FAVOR, RISING, step) for step in (3, 6, 11)),
+    ],
+)
+def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, undisturbed, variant, config, stop_at):
+    whole, notes = undisturbed(variant, config), []
+    train(tmp_path, task, variant, config, stop_at)
+    train(tmp_path, task, variant, config, note=notes.append)
+    assert notes[0] == f"resumed at step {stop_at}"
+    assert rows(tmp_path) == rows(whole)
+    assert final_weights(tmp_path, config.steps) == final_weights(whole, config.steps)
 
 
 @pytest.mark.parametrize(
@@ -93,10 +104,7 @@ def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, un
     ids=["the end is gone", "an evaluation is gone", "all is gone"],
 )
 def test_records_that_are_gone_are_made_again(tmp_path, task, undisturbed, kept):
-    steps = []
-    options = {"progress": lambda step, *_: steps.append(step), "should_stop": lambda: len(steps) >= 11}
-    with pytest.raises(RunStopped):
-        train(tmp_path / "cut", task, **options)
+    train(tmp_path / "cut", task, stop_at=11)
     metrics = tmp_path / "cut" / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(row) + "\n" for row in metrics_rows(metrics) if kept(row)))
     # The checkpoints are of steps 10 and 11, and from neither can the missing rows be made.
@@ -158,24 +166,21 @@ class Poisoned(NextByte):
         return super().metrics(sums | {"nats": float("inf")} if self.in_evaluations else sums)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path, toy_corpus):
-    poisoned = Poisoned(toy_corpus, in_evaluations=False)
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path):
+    poisoned = Poisoned(CORPUS, in_evaluations=False)
     with pytest.raises(RunFailed, match="nan at step 3"):
         train(tmp_path, poisoned)
     assert torch.equal(poisoned.trained.embedding.tokens.weight, poisoned.weights[-1])
 
 
-def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path, toy_corpus):
+def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path):
     with pytest.raises(RunFailed, match="bits_per_byte on the validation split is inf after step 0"):
-        train(tmp_path, Poisoned(toy_corpus, in_evaluations=True))
+        train(tmp_path, Poisoned(CORPUS, in_evaluations=True))
     assert rows(tmp_path) == []
 
 
 def figures_by_budget(directory):
     return {row["step"]: row["bits_per_byte"] for row in rows(directory) if row["split"] == "test"}
-
-
-BUDGETS = dataclasses.replace(CONFIG, steps=20, budgets="5,10,15")
 
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
@@ -195,29 +200,12 @@ def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task,
     assert rates[20] == pytest.approx(config.learning_rate / 4)
 
 
-MODERN = dataclasses.replace(
-    CONFIG, steps=20, optimizer="muon", schedule="trapezoid", initial_spread=0.9, checkpoint_every=3
-)
-
-
 def test_a_budget_of_a_trapezoid_is_a_branch_of_the_run(tmp_path, task):
     train(tmp_path / "all", task, config=dataclasses.replace(MODERN, budgets="10"))
     train(tmp_path / "short", task, config=dataclasses.replace(MODERN, steps=10))
     assert figures_by_budget(tmp_path / "all")[10] == figures_by_budget(tmp_path / "short")[10]
     train(tmp_path / "without", task, config=MODERN)
     assert figures_by_budget(tmp_path / "all")[20] == figures_by_budget(tmp_path / "without")[20]
-
-
-@pytest.mark.parametrize("stop_at", [1, 11, 12, 14, 19])
-def test_a_run_with_muon_that_was_stopped_goes_on_to_the_same_metrics(tmp_path, task, undisturbed, stop_at):
-    steps = []
-    with pytest.raises(RunStopped):
-        train(
-            tmp_path, task, config=MODERN,
-            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
-        )  # fmt: skip
-    train(tmp_path, task, config=MODERN)
-    assert rows(tmp_path) == rows(undisturbed(config=MODERN))
 
 
 def test_a_trapezoid_keeps_the_weights_that_a_longer_run_would_have_too(undisturbed):
@@ -268,42 +256,16 @@ def test_a_run_stops_within_an_evaluation_too(tmp_path, task, undisturbed):
     assert rows(tmp_path / "stopped") == rows(undisturbed())
 
 
-RISING = dataclasses.replace(CONFIG, tested="best", learning_rate=3.0, warmup_steps=8)
-"""a learning rate that rises until the loss does"""
-
-
-def test_the_best_weights_are_tested_and_kept(tmp_path, task):
+def test_the_best_weights_are_tested_and_kept(tmp_path, task, undisturbed):
+    losses = {r["step"]: r["bits_per_byte"] for r in rows(undisturbed(config=RISING)) if r["split"] == "validation"}
+    best = min((step for step in losses if step), key=losses.get)
+    assert best < RISING.steps, "the test is of a run that gets worse"
+    train(tmp_path, task, config=dataclasses.replace(RISING, tested="last"), stop_at=best)
+    assert final_weights(tmp_path, best) == final_weights(undisturbed(config=RISING))
+    assert not (undisturbed(config=RISING) / "checkpoint" / "best").exists()
     notes = []
     train(tmp_path, task, config=RISING, note=notes.append)
-    losses = {r["step"]: r["bits_per_byte"] for r in rows(tmp_path) if r["split"] == "validation" and r["step"]}
-    best = min(losses, key=losses.get)
-    assert best < RISING.steps, "the test is of a run that gets worse"
-    assert f"tested with the weights of step {best}, the best on the validation split" in notes
-    stopped = dataclasses.replace(RISING, tested="last")
-    steps = []
-    with pytest.raises(RunStopped):
-        train(
-            tmp_path / "there", task, config=stopped,
-            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= best,
-        )  # fmt: skip
-    there, final = (f"checkpoint/step{step:08d}/model.safetensors" for step in (best, RISING.steps))
-    assert (tmp_path / final).read_bytes() == (tmp_path / "there" / there).read_bytes()
-    assert not (tmp_path / "checkpoint" / "best").exists()
-
-
-@pytest.mark.parametrize("stop_at", [3, 6, 11])
-def test_a_stopped_run_has_the_same_best_weights(tmp_path, task, undisturbed, stop_at):
-    whole = undisturbed(config=RISING)
-    steps = []
-    with pytest.raises(RunStopped):
-        train(
-            tmp_path / "stopped", task, config=RISING,
-            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
-        )  # fmt: skip
-    train(tmp_path / "stopped", task, config=RISING)
-    assert rows(tmp_path / "stopped") == rows(whole)
-    weights = "checkpoint/step00000012/model.safetensors"
-    assert (tmp_path / "stopped" / weights).read_bytes() == (whole / weights).read_bytes()
+    assert notes[-1] == f"tested with the weights of step {best}, the best on the validation split"
 
 
 def test_a_run_that_was_stopped_after_all_was_done_repeats_its_test(tmp_path, task):
@@ -316,34 +278,28 @@ def test_a_run_that_was_stopped_after_all_was_done_repeats_its_test(tmp_path, ta
     assert notes == ["resumed at step 12"]
 
 
-def test_a_run_that_was_killed_before_its_last_weights_were_kept_is_tested_with_them(tmp_path, task, monkeypatch):
-    falling = dataclasses.replace(CONFIG, tested="best")
-    train(tmp_path / "whole", task, config=falling)
-    keep = Best.keep
+def test_a_run_that_was_killed_before_its_last_weights_were_kept_is_tested_with_them(
+    tmp_path, task, undisturbed, monkeypatch
+):
+    falling, save = dataclasses.replace(CONFIG, tested="best"), loop.save_checkpoint
 
-    def killed(self, step, *states):
-        if step == falling.steps:
+    def killed(directory, step, *more):
+        if directory.name == "best" and step == falling.steps:
             raise KeyboardInterrupt
-        keep(self, step, *states)
+        save(directory, step, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Best, "keep", killed)
+        patch.setattr(loop, "save_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):  # so the last evaluation is the best one
-            train(tmp_path / "killed", task, config=falling)
-    assert not (tmp_path / "killed" / "checkpoint" / "best" / "step00000012").exists()
-    train(tmp_path / "killed", task, config=falling)
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
-    weights = "checkpoint/step00000012/model.safetensors"
-    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+            train(tmp_path, task, config=falling)
+    assert not (tmp_path / "checkpoint" / "best" / "step00000012").exists()
+    train(tmp_path, task, config=falling)
+    assert rows(tmp_path) == rows(undisturbed(config=falling))
+    assert final_weights(tmp_path) == final_weights(undisturbed(config=falling))
 
 
 def test_the_best_weights_cannot_be_lost_in_silence(tmp_path, task):
-    steps = []
-    with pytest.raises(RunStopped):
-        train(
-            tmp_path, task, config=RISING,
-            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= 11,
-        )  # fmt: skip
+    train(tmp_path, task, config=RISING, stop_at=11)
     for weights in (tmp_path / "checkpoint" / "best").glob("*/model.safetensors"):
         weights.write_bytes(b"")
     with pytest.raises(RunFailed, match="weights of its best evaluation are gone"):

@@ -1,60 +1,39 @@
 """Translations: sequences, loss, the average of checkpoints, and a model that learns and translates."""
 
 import dataclasses
-import importlib
-import json
 import math
+import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments.config import Config
-from experiments.data.examples import examples_of
 from experiments.train import translation
 from experiments.train.checkpoint import averaged_weights, checkpoint_path, read_checkpoint
 from experiments.train.chosen_objective import make_objective
-from experiments.train.loop import RunStopped, train_run
 from experiments.train.models import build_model
-from experiments.train.schedule import learning_rate_at
-from experiments.train.text_tokens import BEGIN_ID, END_ID, MASK_ID, PAD_ID, TextTokenizer
+from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
 from experiments.train.translation import Translator, corpus_bleu, load_average, source_of, target_of
 from experiments.variants import get_variant
-from tests.experiments.train.stopped_runs import check_goes_on
-from tests.made_up import loss_in_shares
+from tests.experiments.train.tasks import config_of, pairs, task_of
+from tests.made_up import metrics_rows
+from tests.training import train_run, train_until
 
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
-CONFIG = Config(
-    **{"layers": 1, "dim": 32, "heads": 2, "context": 12, "batch_size": 16, "steps": 160, "warmup_steps": 20},
-    **{"log_every": 50, "evaluate_every": 80, "evaluation_windows": 40, "test_windows": 40, "learning_rate": 1e-2},
-    **{"tokenizer": "bpe", "vocabulary_size": 300, "schedule": "inverse-sqrt", "label_smoothing": 0.1},
-    **{"checkpoint_every": 10, "kept_checkpoints": 5, "initial_std": 0.08},
-)
-
-
-def in_german(english):
-    return " ".join(WORDS[word] for word in english.split())
-
-
-def pairs(sizes=(300, 40, 40)):
-    rng, found = np.random.default_rng(0), []
-    for size in sizes:
-        texts = [" ".join(rng.choice([*WORDS], rng.integers(1, 5))) for _ in range(size)]
-        found.append(pd.DataFrame({"source": texts, "target": [in_german(text) for text in texts]}))
-    return examples_of("pairs", found, "made by the test", "Made up.")
+HOW = {"context": 12, "batch_size": 16, "steps": 160, "warmup_steps": 20, "evaluate_every": 80, "kept_checkpoints": 5}
+HOW |= {"schedule": "inverse-sqrt", "label_smoothing": 0.1}
+CONFIG = config_of("translation", **HOW)
 
 
 @pytest.fixture(scope="module")
 def task():
-    return make_objective(pairs(), CONFIG)
+    return task_of("translation", **HOW)
 
 
 @pytest.fixture(scope="module")
 def trained(task, tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
-    train_run(directory, get_variant("elu+1-rope-after"), 0, CONFIG, task, torch.device("cpu"))
+    train_run(directory, "elu+1-rope-after", 0, CONFIG, task)
     return directory
 
 
@@ -104,22 +83,10 @@ def test_smoothing_is_of_the_training_loss_alone_and_padding_counts_nowhere(task
     texts = task.examples.texts("validation").iloc[task.chosen("validation", 20)]
     read, written = (sum(map(len, task.tokenizer.encode(texts[name].tolist()))) for name in ("source", "target"))
     assert task.tokens_in(wider, CONFIG) == read + written + 2 * len(texts)  # and the ends
-    torch.testing.assert_close(loss_in_shares(task, model, batch), task.loss(model, batch))
-
-
-@pytest.mark.parametrize("step", [0, 7, 19, 20, 79, 159])
-def test_the_inverse_square_root_schedule_is_the_published_one(step):
-    # Section 5.3 of Vaswani et al., whose peak is (dim · warm-up)^(-1/2), at the step "warm-up" counted from 1.
-    dim, warmup = 512, CONFIG.warmup_steps
-    published = dim**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
-    peak = (dim * warmup) ** -0.5
-    assert learning_rate_at(step, CONFIG, CONFIG.steps) == pytest.approx(CONFIG.learning_rate * published / peak)
 
 
 def test_it_learns_to_translate(task, trained):
-    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    (tested,) = [row for row in rows if row["split"] == "test"]
-    assert tested["nats_per_token"] < 1
+    assert metrics_rows(trained / "metrics.jsonl")[-1]["nats_per_token"] < 1
     model = build_model(get_variant("elu+1-rope-after"), CONFIG, 0, task).eval()
     assert load_average(trained, model, CONFIG) == 5
     translator = Translator(model, task.tokenizer, CONFIG.context)
@@ -149,48 +116,18 @@ def test_the_average_is_of_the_last_regular_checkpoints(task, trained):
 def average_of(directory, task, stop_at):
     """The averaged weights of a short run that is stopped after that step and goes on."""
     config = dataclasses.replace(CONFIG, steps=12, checkpoint_every=2)
-    run = (directory, get_variant("elu+1-rope-after"), 0, config, task, torch.device("cpu"))
-    directory.mkdir()
-    done = []
-    if stop_at:
-        with pytest.raises(RunStopped, match=f"stopped at step {stop_at}"):
-            train_run(*run, progress=lambda *step: done.append(step), should_stop=lambda: len(done) == stop_at)
-    train_run(*run)
+    for steps in (stop_at, math.inf):
+        train_until(steps, directory, "elu+1-rope-after", 0, config, task)
     model = build_model(get_variant("elu+1-rope-after"), config, 0, task)
     assert load_average(directory, model, config) == 5
     return model.state_dict()
 
 
-def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
-    config = dataclasses.replace(CONFIG, steps=8, log_every=1, evaluate_every=3, checkpoint_every=3, dropout=0.1)
-    check_goes_on(tmp_path, lambda: make_objective(pairs(), config), "elu+1-rope-after", config)
-
-
 def test_a_stop_between_two_checkpoints_changes_no_average(task, tmp_path):
-    undisturbed = average_of(tmp_path / "undisturbed", task, 0)
+    undisturbed = average_of(tmp_path / "undisturbed", task, math.inf)
     for stop_at in (7, 11):
         stopped = average_of(tmp_path / str(stop_at), task, stop_at)
         assert all(map(torch.equal, stopped.values(), undisturbed.values()))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"tokenizer": "bytes", "vocabulary_size": 256}, "--data pairs is translations; give --tokenizer bpe and"),
-        ({"tokenizer": "wordpiece"}, "is translations, which are written out from the start; give bpe and none"),
-        ({"initial_weights": "there"}, "written out from the start"),
-        ({"tested": "best", "kept_checkpoints": 2}, "--tested is best, but --data pairs is translations"),
-    ],
-)
-def test_what_does_not_fit_is_refused(settings, said):
-    with pytest.raises(ValueError, match=said):
-        make_objective(pairs(), Config(**vars(CONFIG) | settings))
-
-
-def test_label_smoothing_is_for_translations(next_byte):
-    text = next_byte(Config(context=32)).corpus
-    with pytest.raises(ValueError, match=r"--label-smoothing is 0\.1, which is for translations, and --data text is"):
-        make_objective(text, Config(context=32, label_smoothing=0.1))
 
 
 @pytest.mark.parametrize(
@@ -227,32 +164,9 @@ def test_the_floors_are_told_the_language(monkeypatch):
 
 
 def test_without_sacrebleu_it_is_refused_at_the_beginning(monkeypatch):
-    there = importlib.import_module
-
-    def missing(name):
-        if name == "sacrebleu.metrics":
-            raise ImportError
-        return there(name)
-
-    monkeypatch.setattr(translation.importlib, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
         make_objective(pairs(), CONFIG)
-
-
-def test_the_pairs_of_a_batch_are_of_about_one_length_in_every_epoch(task):
-    apart = [len({*(row != PAD_ID).sum(1).tolist()}) for step in range(60) for row in [task.batch(0, step)[0]]]
-    # Words are one to four, a token or two each; a batch that two epochs share has all lengths.
-    assert sorted(apart)[len(apart) // 2] <= 2
-    assert len({task.batch(0, step)[0].shape[1] for step in range(6)}) > 1, "short ones do not come first"
-
-
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_the_names_of_special_tokens_are_letters_in_a_text(kind):
-    tokenizer = TextTokenizer.train(["one two [SEP] [PAD]"], 400, kind)
-    (ids,) = tokenizer.encode(["one [SEP] two [PAD] [MASK]"])
-    assert not {PAD_ID, END_ID, MASK_ID} & {*ids.tolist()}
-    if kind == "bpe":
-        assert tokenizer.decode(ids) == "one [SEP] two [PAD] [MASK]"
 
 
 def test_bleu_takes_off_what_a_translation_lacks_of_its_reference():

@@ -19,7 +19,6 @@ from experiments.show.rates import draw_rates, rates_figure
 from experiments.studies.decay import measure as decay
 from experiments.studies.registry import STUDIES
 from experiments.train.tuning import (
-    Search,
     fewest_trials,
     figures_of,
     parse_rates,
@@ -90,82 +89,45 @@ def distance_to(optimum):
     return lambda rate: abs(math.log2(rate / optimum))
 
 
-def rates_on_all_seeds(found):
-    return [rate for rate, seeds in found.seeds.items() if len(seeds) > 1]
-
-
-def test_a_best_rate_inside_the_grid_is_checked_with_its_neighbours_and_nothing_else_is_tried():
-    found, rounds = searched(distance_to(0.002), grid=(0.0005, *GRID, 0.008))
-    assert (found.rate, found.not_tuned, found.rates) == (0.002, "", [0.0005, *GRID, 0.008])
-    assert rates_on_all_seeds(found) == [0.001, 0.002, 0.004]
-    assert [len(each) for each in rounds] == [5, 6]
+HALVED = [3.125e-05, 6.25e-05, 0.000125, 0.00025, 0.0005]
+ONE_SEED_DIVERGES = {0.001: 3.0, 0.002: [1.0, 1.0, math.nan], 0.004: 2.5, 0.008: 2.75, 0.016: 3.0}
+THE_MEAN_DECIDES = {0.001: 3.0, 0.002: [1.0, 3.0, 3.0], 0.004: 2.0, 0.008: [2.5, 1.0, 1.0], 0.016: 2.6}
 
 
 @pytest.mark.parametrize(
-    ("optimum", "rates", "around"),
+    ("losses", "grid", "rate", "not_tuned", "rates", "on_all", "rounds"),
     [
-        (0.016, [*GRID, 0.008, 0.016, 0.032], [0.008, 0.016, 0.032]),
-        (0.00025, [0.000125, 0.00025, 0.0005, *GRID], [0.000125, 0.00025, 0.0005]),
+        # Inside the grid it is checked with its neighbours, and nothing else is tried.
+        (distance_to(0.002), (0.0005, *GRID, 0.008), 0.002, "", [0.0005, *GRID, 0.008], list(GRID), [5, 6]),
+        # The grid is extended on either side until the best is inside.
+        (distance_to(0.016), GRID, 0.016, "", [*GRID, 0.008, 0.016, 0.032], [0.008, 0.016, 0.032], [3, 1, 1, 1, 6]),
+        (distance_to(0.00025), GRID, 0.00025, "", [*HALVED[2:], *GRID], HALVED[2:], [3, 1, 1, 1, 6]),
+        # What is at the edge after five more is not tuned; beyond it lies the ratio at that edge, which is not quite 3
+        # of 0.1 and 0.3, up to the largest rate there is.
+        (lambda rate: 1 / rate, (0.0003, 0.001, 0.003), 0.729, "upper edge",
+         [0.0003, 0.001, 0.003, 0.009, 0.027, 0.081, 0.243, 0.729], [0.243, 0.729], None),
+        (lambda rate: 1 / rate, (0.1, 0.3), 72.9, "upper edge", [0.1, 0.3, 0.9, 2.7, 8.1, 24.3, 72.9], [24.3, 72.9],
+         None),
+        (lambda rate: 1 / rate, (1e29, 1e30), 1e30, "upper edge", [1e29, 1e30], [1e29, 1e30], None),
+        (lambda rate: rate, GRID, 3.125e-05, "lower edge", [*HALVED, *GRID], HALVED[:2], None),
+        # A rate at which the loss diverges bounds the search, and is tried with one seed; of one seed, it is not taken.
+        (lambda rate: 1 / rate if rate < 0.008 else math.nan, GRID, 0.004, "", [*GRID, 0.008], [0.002, 0.004], None),
+        (ONE_SEED_DIVERGES, GRID, 0.004, "", [*GRID, 0.008], [0.001, 0.002, 0.004, 0.008], None),
+        (lambda rate: math.nan, GRID, None, "diverged", list(GRID), [], [3]),
+        # The mean of all seeds decides, and the search goes on from there.
+        (THE_MEAN_DECIDES, GRID, 0.008, "", [*GRID, 0.008, 0.016], [*GRID, 0.008, 0.016], [3, 6, 1, 2, 1, 2]),
+        # Of equally good ones the lower.
+        ({0.0005: 3.0, 0.001: 2.5, 0.002: 2.5, 0.004: 3.0}, GRID, 0.001, "", [0.0005, *GRID], [0.0005, 0.001, 0.002],
+         None),
     ],
-)
-def test_the_grid_is_extended_on_either_side_until_the_best_is_inside(optimum, rates, around):
-    found, _ = searched(distance_to(optimum))
-    assert (found.rate, found.not_tuned, found.rates) == (optimum, "", rates)
-    assert rates_on_all_seeds(found) == around
-    better, _ = searched(lambda rate: -distance_to(optimum)(rate), better="higher")
-    assert better == found
-
-
-@pytest.mark.parametrize(
-    ("grid", "beyond"),
-    [
-        ((0.0003, 0.001, 0.003), [0.009, 0.027, 0.081, 0.243, 0.729]),  # the ratio at that edge
-        ((0.1, 0.3), [0.9, 2.7, 8.1, 24.3, 72.9]),  # 0.3 / 0.1 is not quite 3
-        ((1e29, 1e30), []),  # the largest rate there is
-    ],
-)
-def test_a_best_rate_that_is_at_the_edge_after_five_more_is_not_tuned(grid, beyond):
-    found, _ = searched(lambda rate: 1 / rate, grid=grid)
-    assert (found.rate, found.not_tuned, found.rates) == (found.rates[-1], "upper edge", [*grid, *beyond])
-
-
-def test_the_lower_edge_is_bounded_too():
-    found, _ = searched(lambda rate: rate)
-    assert found.rates == [3.125e-05, 6.25e-05, 0.000125, 0.00025, 0.0005, *GRID]
-    assert (found.rate, found.not_tuned) == (3.125e-05, "lower edge")
-
-
-def test_a_rate_at_which_the_loss_diverges_bounds_the_search_and_is_tried_with_one_seed():
-    found, _ = searched(lambda rate: 1 / rate if rate < 0.008 else math.nan)
-    assert (found.rate, found.not_tuned, found.rates) == (0.004, "", [*GRID, 0.008])
-    assert rates_on_all_seeds(found) == [0.002, 0.004]
-
-
-def test_a_rate_at_which_one_seed_diverges_is_not_taken():
-    losses = {0.001: 3.0, 0.002: [1.0, 1.0, math.nan], 0.004: 2.5, 0.008: 2.75, 0.016: 3.0}
-    found, _ = searched(losses)
-    assert (found.rate, found.not_tuned) == (0.004, "")
-    assert rates_on_all_seeds(found) == [0.001, 0.002, 0.004, 0.008]
-
-
-def test_where_every_rate_diverges_there_is_none():
-    assert searched(lambda rate: math.nan)[0] == Search(
-        list(GRID), {rate: range(1) for rate in GRID}, [], None, "diverged"
-    )
-
-
-def test_the_mean_of_all_seeds_decides_and_the_search_goes_on_from_there():
-    losses = {0.001: 3.0, 0.002: [1.0, 3.0, 3.0], 0.004: 2.0, 0.008: [2.5, 1.0, 1.0], 0.016: 2.6}
-    found, rounds = searched(losses)
-    assert (found.rate, found.not_tuned) == (0.008, "")
-    first, around, *beyond = rounds
-    assert (len(first), len(around)) == (3, 6)
-    assert beyond == [[(0.008, 0)], [(0.008, 1), (0.008, 2)], [(0.016, 0)], [(0.016, 1), (0.016, 2)]]
-
-
-def test_of_equally_good_rates_the_lower_one_is_taken():
-    found, _ = searched({0.0005: 3.0, 0.001: 2.5, 0.002: 2.5, 0.004: 3.0})
-    assert found.rate == 0.001
+)  # fmt: skip
+def test_the_rule_finds_the_best_rate(losses, grid, rate, not_tuned, rates, on_all, rounds):
+    found, asked = searched(losses, grid=grid)
+    assert (found.rate, found.not_tuned, found.rates) == (rate, not_tuned, rates)
+    assert [each for each, seeds in found.seeds.items() if len(seeds) > 1] == on_all
+    assert rounds in (None, [len(each) for each in asked])
+    if callable(losses):
+        assert searched(lambda rate: -losses(rate), grid=grid, better="higher")[0] == found
 
 
 def test_with_one_seed_the_first_decides():
@@ -255,33 +217,39 @@ def test_a_trial_that_tests_its_best_weights_has_their_figure(made_up):
     assert figures_of(root, comparison, VARIANT) == {0.001: [47.0], 0.002: [47.5]}
 
 
-def test_of_a_fixed_grid_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
-    root, comparison = made_up([3.0, 2.5, None])
+@pytest.mark.parametrize(
+    ("losses", "grid", "rate_seeds", "settings", "not_tuned", "figures", "told"),
+    [
+        ([3.0, 2.5, None], None, 0, {"learning_rate": 0.002}, "", ["3.000", "2.500", "-"], "0.002"),
+        ([3.0, 2.5, None], None, 0, {"learning_rate": 0.004}, "", ["3.000", "2.500", "-"], "0.004 (edge)"),
+        ([3.0, 2.5, None], None, 0, {}, "", ["3.000", "2.500", "-"], "not chosen yet"),
+        # Of the search: what was tried beyond its grid, what diverged, and what is not tuned.
+        ([3.0, 2.5, 2.75, None], [0.002, 0.004], 1, {"learning_rate": 0.002}, "", ["3.000", "2.500", "2.750"], "0.002"),
+        ([3.0, 2.5, 2.75, None], [0.002, 0.004], 1, {"learning_rate": 0.002}, "upper edge",
+         ["3.000", "2.500", "2.750"], "0.002 (not tuned: upper edge)"),
+        ([3.0, 2.5, 2.75, None], [0.004, 0.008], 1, {"learning_rate": 0.002}, "",
+         ["3.000", "2.500", "2.750", "diverged"], "0.002"),
+    ],
+)  # fmt: skip
+def test_the_table_shows_every_trial_and_the_rate_of_the_variant(
+    made_up, losses, grid, rate_seeds, settings, not_tuned, figures, told
+):
+    root, comparison = made_up(losses, rate_seeds=rate_seeds)
+    comparison.learning_rates = grid or comparison.learning_rates
     (variant,) = comparison.variants
-    figures = {"0.001": "3.000", "0.002": "2.500", "0.004": "-"}
-    for rate, told in ((0.002, "0.002"), (0.004, "0.004 (edge)"), (None, "not chosen yet")):
-        variant.settings = {"learning_rate": rate} if rate else {}
-        row = {"variant": VARIANT, **figures, "trained with": told}
-        assert rates_table(root, comparison).to_dict("records") == [row]
+    variant.settings, variant.not_tuned = settings, not_tuned
+    (row,) = rates_table(root, comparison).to_dict("records")
+    by_rate = zip(("0.001", "0.002", "0.004", "0.008"), figures, strict=False)
+    assert row == {"variant": VARIANT, **dict(by_rate), "trained with": told}
+
+
+def test_there_is_no_table_without_a_search_and_of_a_rate_that_is_given_it_is_shown(made_up):
+    root, comparison = made_up([3.0, 2.5])
+    (variant,) = comparison.variants
     variant.name, variant.settings = f"{VARIANT}@learning_rate=0.001", {"learning_rate": 0.001}
     assert rates_table(root, comparison)["trained with"].tolist() == ["0.001"]
     comparison.learning_rates = []
     assert rates_table(root, comparison) is None
-
-
-def test_the_table_says_what_diverged_what_was_tried_beyond_the_grid_and_what_is_not_tuned(made_up):
-    root, comparison = made_up([3.0, 2.5, 2.75, None], rate_seeds=1)
-    comparison.learning_rates = [0.002, 0.004]  # the others are beyond it; the highest is not needed
-    (variant,) = comparison.variants
-    figures = {"0.001": "3.000", "0.002": "2.500", "0.004": "2.750"}
-    for edge, told in (("", "0.002"), ("upper edge", "0.002 (not tuned: upper edge)")):
-        variant.settings, variant.not_tuned = {"learning_rate": 0.002}, edge
-        assert rates_table(root, comparison).to_dict("records") == [
-            {"variant": VARIANT, **figures, "trained with": told}
-        ]
-    comparison.learning_rates = [0.004, 0.008]
-    assert rates_table(root, comparison).to_dict("records")[0]["0.008"] == "diverged"
-    assert search_of(root, comparison, VARIANT).rate == 0.002
 
 
 def test_what_is_not_tuned_is_marked_beside_its_name_and_said_below_the_table(make_comparison, tmp_path):

@@ -1,4 +1,4 @@
-"""Decays, selective angles, convolutions and norms of the modules: decoding, padding, causality, gradients, refusals.
+"""Decays, selective angles, convolutions and norms of the modules: what they compute, and what is refused.
 
 That the function with ``log_decay`` and ``angles`` agrees with the oracle is in test_decay.py.
 """
@@ -11,116 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import LinearRoPEAttention, SoftmaxRoPEAttention
-from linear_rope.attention import RoPEAttention
+from linear_rope import LinearRoPEAttention
 from linear_rope.positions import Decay, FixedDecay, GatedDecay, SelectiveRotation
 from linear_rope.positions.decay import make_decay
 from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.selective import SelectiveAngles
-from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused, in_steps, random, some_padding
+from tests.linear_rope.attention.modules import ADDITIONS, DIM, made
+from tests.linear_rope.tensors import HEADS, assert_near, assert_refused, random
 
-DIM, HEADS, LENGTH = 8, 2, 70
-KERNELS = {
-    "softmax": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, **options),
-    "favor+": lambda **options: LinearRoPEAttention(DIM, HEADS, num_features=6, **options),
-    "elu+1": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="elu+1", **options),
-}
-ADDITIONS: list[dict[str, Any]] = [{"decay": decay} for decay in ("fixed", "alibi", "retnet", "gate")]
-ADDITIONS += [
-    {"rope_angles": "selective"},
-    {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True)},
-    {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True, init="paper")},
-]
-ADDITIONS += [{"local_conv": 4}, {"short_conv": 3}]
-ADDITIONS += [{"decay": "gate", "rope_angles": "selective", "local_conv": 2, "short_conv": 4}]
-ALONG_ONE_SEQUENCE = [*ADDITIONS]
-ADDITIONS += [{"qk_norm": True}, {**ADDITIONS[-1], "qk_norm": True}]
-EVERY = pytest.mark.parametrize(("kernel", "options"), list(itertools.product(KERNELS, ADDITIONS)))
-
-
-def make(kernel: str, *, causal: bool = True, **options: Any) -> RoPEAttention:
-    torch.manual_seed(0)
-    module = KERNELS[kernel](causal=causal, **options).double()
-    with torch.no_grad():
-        for seed, parameter in enumerate(module.parameters()):  # convolutions and gates begin with zeros
-            parameter.copy_(random(*parameter.shape, seed=seed) / 2)
-    return module
-
-
-@EVERY
-def test_prompt_and_steps_are_the_whole_sequence_with_its_gradients(kernel: str, options: dict[str, Any]) -> None:
-    module, x = make(kernel, **options), random(2, LENGTH, DIM).requires_grad_()
-
-    def with_gradients(y: Tensor) -> list[Tensor]:
-        return [y, *torch.autograd.grad(y, [x, *module.parameters()], random(*y.shape, seed=99))]
-
-    whole = with_gradients(module(x))
-    for prompt in (1, 64, 66):
-        assert_near(with_gradients(in_steps(module, x, prompt)), whole)
-
-
-@EVERY
-@pytest.mark.parametrize("causal", [True, False])
-def test_padding_is_as_if_it_were_not_there(kernel: str, options: dict[str, Any], causal: bool) -> None:
-    module, x, mask = make(kernel, causal=causal, **options), random(2, LENGTH, DIM), some_padding(2, LENGTH)
-    poisoned = x.masked_fill(mask.unsqueeze(-1), 1e30)
-    y = module(poisoned, key_padding_mask=mask)
-    for sequence in range(2):
-        kept = ~mask[sequence]
-        assert_near(y[sequence, kept], module(x[sequence : sequence + 1, kept])[0])
-    if causal:
-        _, state = module.prefill(poisoned[:, :60], key_padding_mask=mask[:, :60])
-        stepped, _ = module.step(x[:, :1], state)
-        for sequence in range(2):
-            alone = torch.cat((x[sequence, :60][~mask[sequence, :60]], x[sequence, :1]))
-            assert_near(stepped[sequence, 0], module(alone[None])[0, -1])
-
-
-@EVERY
-def test_a_prefix_of_the_output_is_the_output_of_the_prefix(kernel: str, options: dict[str, Any]) -> None:
-    module, x = make(kernel, **options), random(2, LENGTH, DIM)
-    for length in (1, 33, 65):
-        assert_near(module(x)[:, :length], module(x[:, :length]))
-
-
-@EVERY
-@pytest.mark.parametrize("causal", [True, False])
-def test_gradients_are_those_of_finite_differences(kernel: str, options: dict[str, Any], causal: bool) -> None:
-    module, x = make(kernel, causal=causal, **options), random(1, 5, DIM).requires_grad_()
-    names, parameters = zip(*module.named_parameters(), strict=True)
-
-    def forward(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (x,))
-        return result
-
-    assert torch.autograd.gradcheck(forward, (x, *parameters), fast_mode=True, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_decoding_carries_on_after_beams_change_places(kernel: str) -> None:
-    module, x = make(kernel, **ADDITIONS[-1]), random(3, 9, DIM)
-    order = torch.tensor([2, 0, 0])
-    _, state = module.prefill(x[:, :8])
-    beams = torch.utils._pytree.tree_map(lambda part: None if part is None else part[order], state)
-    assert_near(module.step(x[order, 8:], beams)[0], module(x)[order, 8:])
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_outputs_are_finite_for_large_and_strongly_gated_inputs(kernel: str, dtype: torch.dtype) -> None:
-    module = make(kernel, **ADDITIONS[-1]).to(dtype)
-    for norm in (1.0, 100.0, 10_000.0):
-        x = (random(2, 300, DIM) * norm).to(dtype).requires_grad_()
-        y = module(x)
-        y.sum().backward()
-        assert y.isfinite().all()
-        assert x.grad is not None
-        assert x.grad.isfinite().all()
+LENGTH = 70
+KERNELS = ("softmax", "favor+", "elu+1")
+ALONG_ONE_SEQUENCE = [each for each in ADDITIONS.values() if "qk_norm" not in each]
 
 
 def test_alibi_of_softmax_is_the_decay_of_the_same_name() -> None:
     x = random(2, LENGTH, DIM)
-    assert_near(make("softmax", rope="none", decay="alibi")(x), make("softmax", rope="none", alibi=True)(x))
+    assert_near(made("softmax", rope="none", decay="alibi")(x), made("softmax", rope="none", alibi=True)(x))
 
 
 BEGINS_AS_ROPE = pytest.mark.parametrize(
@@ -168,7 +74,7 @@ def test_selective_angles_are_as_precise_after_many_tokens() -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_angles_and_decays_keep_their_precision_under_autocast(kernel: str) -> None:
-    module = make(kernel, decay="gate", rope_angles=SelectiveRotation(bias=True, gate=True)).float()
+    module = made(kernel, decay="gate", rope_angles=SelectiveRotation(bias=True, gate=True)).float()
     x, low = random(2, 300, DIM).float(), random(2, 300, DIM).bfloat16()
     for tokens in (x, low):
         expected = module.project(tokens.float(), tokens.float())
@@ -178,18 +84,6 @@ def test_angles_and_decays_keep_their_precision_under_autocast(kernel: str) -> N
         for name in ("angles", "log_decay"):
             assert getattr(found, name).dtype == torch.float32
             assert_near(getattr(found, name), getattr(expected, name), 1e-5)
-
-
-@pytest.mark.parametrize("options", ADDITIONS)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_modules_can_be_made_on_the_meta_device_and_loaded(kernel: str, options: dict[str, Any]) -> None:
-    module, x = make(kernel, **options), random(2, 9, DIM)
-    for assign in (True, False):
-        with torch.device("meta"):
-            empty = KERNELS[kernel](causal=True, **options).double()
-        empty = empty if assign else empty.to_empty(device="cpu")
-        empty.load_state_dict(module.state_dict(), strict=True, assign=assign)
-        assert_identical(empty(x), module(x))
 
 
 class Own(Decay):
@@ -206,26 +100,13 @@ class Own(Decay):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_decay_of_one_s_own_that_cannot_be_is_refused(kernel: str) -> None:
     x = random(2, 9, DIM)
-    assert_refused(lambda: make(kernel, decay=Own(0.5, 2, HEADS, 9))(x), ["log_decay", "0.5", "≤ 0"])
-    assert_refused(lambda: make(kernel, decay=Own(-0.5, 2, 9, HEADS))(x), ["decay", "(2, 9, 2)", "(2, 2, 9)"])
+    assert_refused(lambda: made(kernel, decay=Own(0.5, 2, HEADS, 9))(x), ["log_decay", "0.5", "≤ 0"])
+    assert_refused(lambda: made(kernel, decay=Own(-0.5, 2, 9, HEADS))(x), ["decay", "(2, 9, 2)", "(2, 2, 9)"])
 
 
 @pytest.mark.parametrize("window", [2.5, "4", None])
 def test_windows_that_are_no_whole_numbers_are_refused(window: Any) -> None:
-    assert_refused(lambda: make("elu+1", local_conv=window), ["local_conv", repr(window), "whole number"])
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_state_of_another_kind_of_attention_is_refused(kernel: str) -> None:
-    plain, x = make(kernel), random(2, 9, DIM)
-    others: list[dict[str, Any]] = [{"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}]
-    # Sums over keys are the same with a decay, which fades them from the next token on.
-    others += [{"decay": "gate"}] if kernel == "softmax" else []
-    for options in others:
-        module = make(kernel, **options)
-        for one, other in ((plain, module), (module, plain)):
-            _, state = one.prefill(x)
-            assert_refused(lambda: other.step(x[:, :1], state), ["state", *options])  # noqa: B023
+    assert_refused(lambda: made("elu+1", local_conv=window), ["local_conv", repr(window), "whole number"])
 
 
 @pytest.mark.parametrize("rank", [None, 3])
@@ -264,9 +145,9 @@ def test_selective_angles_of_the_paper_are_its_formula(rank: int | None) -> None
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_without_additions_the_state_dict_is_what_it_was(kernel: str) -> None:
-    names = {name.split(".")[0] for name in make(kernel).state_dict()}
+    names = {name.split(".")[0] for name in made(kernel).state_dict()}
     assert names <= {"query", "key", "value", "out", "feature_map"}
-    fixed, plain = make(kernel, decay="fixed"), make(kernel)
+    fixed, plain = made(kernel, decay="fixed"), made(kernel)
     fixed.load_state_dict(plain.state_dict(), strict=True)
 
 
@@ -285,7 +166,7 @@ def test_gates_and_fixed_decays_begin_as_they_say() -> None:
         decay = make_decay(name, DIM, 4)
         assert decay is not None
         torch.testing.assert_close(decay(x).exp(), expected.view(1, 4, 1).expand(1, 4, 3))
-    module = make("elu+1", decay=FixedDecay(torch.tensor([-0.5, -torch.inf])))
+    module = made("elu+1", decay=FixedDecay(torch.tensor([-0.5, -torch.inf])))
     assert module(random(1, 5, DIM)).isfinite().all()
 
 
@@ -303,23 +184,13 @@ def test_gates_and_fixed_decays_begin_as_they_say() -> None:
 )
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_does_not_fit_is_refused(kernel: str, options: dict[str, Any], words: list[str]) -> None:
-    assert_refused(lambda: make(kernel, **options), words)
+    assert_refused(lambda: made(kernel, **options), words)
 
 
 @pytest.mark.parametrize(("kernel", "options"), list(itertools.product(KERNELS, ALONG_ONE_SEQUENCE)))
 def test_a_context_is_refused(kernel: str, options: dict[str, Any]) -> None:
-    module = make(kernel, causal=False, **options)
+    module = made(kernel, causal=False, **options)
     with pytest.raises(ValueError, match=r"^context was given, but .* make it without$") as error:
         module(random(2, 3, DIM), context=random(2, 3, DIM))
     named = {name for name in ("decay", "rope_angles", "local_conv", "short_conv") if name in str(error.value)}
     assert named == set(options)
-
-
-def test_the_state_does_not_grow() -> None:
-    module, x = make("favor+", **ADDITIONS[-1]), random(1, 40, DIM)
-    sizes = []
-    for length in (10, 40):
-        _, state = module.prefill(x[:, :length])
-        sizes.append([part.shape for part in torch.utils._pytree.tree_leaves(state) if part is not None])
-    assert sizes[0] == sizes[1]
-    assert_identical(len(sizes[0]) > 4, True)

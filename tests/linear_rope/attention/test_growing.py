@@ -44,16 +44,6 @@ def test_two_go_on_from_one_state():
     torch.testing.assert_close(again, attention(seen)[:, 20:], rtol=0, atol=1e-12)
 
 
-def test_gradients_go_through_the_cache():
-    attention, x = setting()
-    x.requires_grad_()
-    y, state = attention.prefill(x[:, :10])
-    later, _ = steps(attention, state, x[:, 10:])
-    (found,) = torch.autograd.grad(torch.cat((y, later), dim=1).square().sum(), x)
-    (expected,) = torch.autograd.grad(attention(x).square().sum(), x)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-
-
 def test_a_state_of_inference_mode_goes_on_outside_it():
     attention, x = setting()
     with torch.inference_mode():

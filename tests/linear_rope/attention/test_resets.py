@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from linear_rope.positions import Decay
-from tests.linear_rope.attention import test_additions, test_kernels
-from tests.linear_rope.tensors import HEADS, D, assert_near, in_steps, random, some_padding
+from tests.linear_rope.attention import modules
+from tests.linear_rope.attention.modules import DIM, KERNELS
+from tests.linear_rope.tensors import HEADS, assert_near, in_steps, random, some_padding
 
-DIM, LENGTH = HEADS * D, 80
+LENGTH = 80
+BOTH_WAYS = ("softmax", "favor+", "elu+1")
 STARTS = (0, 20, 21, 66, LENGTH)
 
 
@@ -31,16 +33,14 @@ class Boundaries(Decay):
 
 
 def made(name: str, log_kept: float = -math.inf, *, causal: bool = True) -> torch.nn.Module:
-    torch.manual_seed(0)
-    if name in test_kernels.KERNELS:
-        # FAVOR+ of rotated keys depends on where they are, not on distances alone.
-        options = {"rope": "none"} if name == "favor+window" else {}
-        return test_kernels.KERNELS[name](decay=Boundaries(HEADS, log_kept), **options).double()
-    return test_additions.make(name, causal=causal, decay=Boundaries(test_additions.HEADS, log_kept))
+    # FAVOR+ of rotated keys depends on where they are, not on distances alone.
+    options = {"rope": "none"} if name == "favor+window" else {}
+    module: torch.nn.Module = modules.made(name, causal=causal, decay=Boundaries(HEADS, log_kept), **options)
+    return module
 
 
-def packed(dim: int) -> Tensor:
-    x = random(2, LENGTH, dim).clamp(max=3)
+def packed() -> Tensor:
+    x = random(2, LENGTH, DIM).clamp(max=3)
     x[:, STARTS[1:-1], 0] = 20.0
     return x
 
@@ -49,28 +49,28 @@ def apart(module: torch.nn.Module, x: Tensor) -> Tensor:
     return torch.cat([module(x[:, start:end]) for start, end in itertools.pairwise(STARTS)], dim=1)
 
 
-@pytest.mark.parametrize("name", [*test_additions.KERNELS, *test_kernels.KERNELS])
+@pytest.mark.parametrize("name", KERNELS)
 @LITTLE
 def test_what_comes_before_has_no_influence(name: str, log_kept: float) -> None:
     module = made(name, log_kept)
-    x = packed(DIM if name in test_kernels.KERNELS else test_additions.DIM)
+    x = packed()
     expected = apart(made(name), x)
     assert_near(module(x), expected)
     for prompt in (1, 20, 65):
         assert_near(in_steps(module, x, prompt), expected)
 
 
-@pytest.mark.parametrize("name", test_additions.KERNELS)
+@pytest.mark.parametrize("name", BOTH_WAYS)
 @LITTLE
 def test_nor_what_comes_after_where_attention_looks_both_ways(name: str, log_kept: float) -> None:
-    module, x = made(name, log_kept, causal=False), packed(test_additions.DIM)
+    module, x = made(name, log_kept, causal=False), packed()
     assert_near(module(x), apart(made(name, causal=False), x))
 
 
-@pytest.mark.parametrize("name", test_additions.KERNELS)
+@pytest.mark.parametrize("name", BOTH_WAYS)
 @LITTLE
 def test_padding_behind_a_boundary_sees_nothing(name: str, log_kept: float) -> None:
-    module, x = made(name, log_kept, causal=False), packed(test_additions.DIM)
+    module, x = made(name, log_kept, causal=False), packed()
     start = STARTS[1]
     padding = torch.zeros(2, LENGTH, dtype=torch.bool)
     padding[:, :start] = True
@@ -80,10 +80,10 @@ def test_padding_behind_a_boundary_sees_nothing(name: str, log_kept: float) -> N
     assert all(each.isfinite().all() for each in (y, *gradients) if each is not None)
 
 
-@pytest.mark.parametrize("name", [*test_additions.KERNELS, *test_kernels.KERNELS])
+@pytest.mark.parametrize("name", KERNELS)
 def test_a_padded_prompt_is_forgotten_too(name: str) -> None:
     module = made(name)
-    x = packed(DIM if name in test_kernels.KERNELS else test_additions.DIM)
+    x = packed()
     padding = some_padding(2, 66)
     y, state = module.prefill(x[:, :66], key_padding_mask=padding)
     assert y.isfinite().all()

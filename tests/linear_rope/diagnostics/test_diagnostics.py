@@ -2,13 +2,11 @@
 
 import math
 import warnings
-from typing import Any
 
 import pytest
 import torch
 
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, NTKAware, SoftmaxRoPEAttention, apply_rope
-from linear_rope.attention import RoPEAttention
 from linear_rope.diagnostics import AttentionCollapseWarning, diagnose, statistics
 from linear_rope.features import Features
 from tests.linear_rope.tensors import random
@@ -137,7 +135,8 @@ def test_a_batch_and_heads_are_averaged_over():
     for name in ("kernel_error", "distance_from_uniform", "negative_share"):
         mean = (getattr(first, name) + getattr(second, name)) / 2
         assert getattr(both, name) == pytest.approx(mean, rel=1e-10)
-    assert both.row_sums.largest == max(first.row_sums.largest, second.row_sums.largest)
+    largest = max(first.row_sums.largest, second.row_sums.largest)
+    assert both.row_sums.largest == pytest.approx(largest, rel=1e-10)
 
 
 def test_positions_are_those_of_the_call():
@@ -202,32 +201,3 @@ def test_a_table_has_a_line_for_every_measure():
     assert "smallest denominator   -" in lines
     assert "denominators ≤ 0       -" in lines
     assert "collapse               none" in lines
-
-
-@pytest.mark.parametrize("kernel", ["favor+", "elu+1", "softmax"])
-@pytest.mark.parametrize("rope", ["before", "after"])
-def test_decays_and_selective_angles_are_in_what_is_measured(kernel: str, rope: str) -> None:
-    """The weights are those of the module, and softmax measured against itself has no error."""
-    torch.manual_seed(0)
-    additions: dict[str, Any] = dict(decay="gate", rope_angles="selective", local_conv=3, short_conv=2, causal=True)
-    additions |= dict(qk_norm=True)
-    module: RoPEAttention
-    if kernel == "softmax":
-        module = SoftmaxRoPEAttention(8, 2, **additions).double()
-    else:
-        module = LinearRoPEAttention(8, 2, feature_map=kernel, rope=rope, **additions).double()
-    x = random(2, 9, 8)
-    weights = module.attention_weights(x).detach()
-    measured = diagnose(module, x)
-    assert measured.negative_share == pytest.approx(float((weights < 0).sum() / (2 * 2 * 45)))
-    assert measured.row_sums.mean == pytest.approx(float(weights.sum(-1).mean()))
-    if kernel == "softmax":
-        assert measured.kernel_error == 0
-
-
-@pytest.mark.parametrize("additions", [{"decay": "gate"}, {"local_conv": 3}, {"rope_angles": "selective"}])
-def test_what_goes_along_one_sequence_is_not_measured_across_two(additions: dict[str, Any]) -> None:
-    module = LinearRoPEAttention(8, 2, **additions)
-    for call in (module, lambda x, context: diagnose(module, x, context=context)):
-        with pytest.raises(ValueError, match=f"context was given, but the attention has {next(iter(additions))}"):
-            call(random(2, 5, 8).float(), random(2, 7, 8).float())

@@ -33,28 +33,6 @@ def test_an_embedding_is_amplitude_frequency_and_phase(positions: torch.Tensor) 
     assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    module, tokens = ComplexOrder(5, 4).double(), torch.tensor([[0, 3, 3, 1]])
-    x = random(1, 4, 4).requires_grad_()
-
-    def embed(x: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.func.functional_call(
-            Embedded(module), {"module.frequencies.weight": frequencies}, (x, tokens)
-        )
-        return found
-
-    assert torch.autograd.gradcheck(embed, (x, module.frequencies.weight))
-
-
-class Embedded(torch.nn.Module):
-    def __init__(self, module: ComplexOrder) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return self.module.embed(x, tokens, torch.arange(4))
-
-
 def test_the_first_token_is_its_embedding_and_another_dim_is_refused() -> None:
     tokens = torch.tensor([[7, 7]])
     plain, waves = (CausalLM(ModelConfig(dim=16, position=position)) for position in ("none", "complex"))

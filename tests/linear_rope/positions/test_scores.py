@@ -13,23 +13,15 @@ import torch
 from torch import Tensor
 
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
-from linear_rope.diagnostics import diagnose
-from linear_rope.diagnostics.attention_weights import attention_matrices
 from linear_rope.positions import POSITIONS, Deberta, Huang, ScorePositions, Shaw, T5Buckets, TransformerXL, Tupe
-from tests.linear_rope.tensors import assert_near, assert_refused, random, some_padding
+from tests.linear_rope.attention.modules import DIM, SCORES, made
+from tests.linear_rope.tensors import HEADS, D, assert_near, assert_refused, random
 
-DIM, HEADS, D = 8, 2, 4
-NAMES = [name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)]
 Pair = Callable[[Tensor, Tensor, int, int], Tensor]
 
 
-def make(name: str, *, causal: bool, **options: Any) -> SoftmaxRoPEAttention:
-    torch.manual_seed(0)
-    module = SoftmaxRoPEAttention(DIM, HEADS, rope="none", score_positions=name, causal=causal, **options).double()
-    with torch.no_grad():
-        for seed, parameter in enumerate(module.parameters()):
-            parameter.copy_(random(*parameter.shape, seed=seed) / 2)
-    return module
+def make(name: str, *, causal: bool) -> Any:
+    return made("softmax", rope="none", score_positions=name, causal=causal)
 
 
 def heads_of(x: Tensor) -> Tensor:
@@ -119,7 +111,7 @@ def clip(distance: int, most: int) -> int:
 def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list[int]) -> tuple[Tensor, Tensor]:
     """The output and the weights of some queries, pair by pair, of tokens at the positions ``at``."""
     positions: Any = module.score_positions
-    score = LOOPS[next(name for name in NAMES if type(positions) is POSITIONS[name])](positions)
+    score = LOOPS[next(name for name in SCORES if type(positions) is POSITIONS[name])](positions)
     q, k, v = (heads_of(projection(x)) for projection in (module.query, module.key, module.value))
     outputs, weights = [], []
     for i in queries:
@@ -136,7 +128,7 @@ def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list
 
 @pytest.mark.parametrize("length", [1, 17, 130])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCORES)
 def test_attention_is_the_paper_s_formula(name: str, causal: bool, length: int) -> None:
     """Sums of up to 130 terms round by about 130 · 1e-16; 1e-10 leaves room for what softmax makes of that."""
     module = make(name, causal=causal)
@@ -152,44 +144,11 @@ def test_attention_is_the_paper_s_formula(name: str, causal: bool, length: int) 
     assert_near(*(torch.cat([gradient.flatten() for gradient in each]) for each in found))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCORES)
 def test_positions_can_be_given(name: str) -> None:
     module, x, at = make(name, causal=False), random(1, 9, DIM), [3, 0, 7, 200, 21, 4, 4, 90, 1]
     for given in (torch.tensor(at), torch.tensor([at])):
         assert_near(module(x, positions=given), looped(module, x, at, list(range(9)))[0])
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", NAMES)
-def test_with_a_decay_and_convolutions_prompt_and_steps_are_the_whole(name: str, causal: bool) -> None:
-    module, x, mask = make(name, causal=causal, decay="gate", short_conv=3), random(2, 40, DIM), some_padding(2, 40)
-    y = module(x, key_padding_mask=mask)
-    for sequence in range(2):
-        kept = ~mask[sequence]
-        assert_near(y[sequence, kept], module(x[sequence : sequence + 1, kept])[0])
-    if causal:
-        part, state = module.prefill(x[:, :39], mask[:, :39])
-        last, _ = module.step(x[:, 39:], state)
-        assert_near(part, y[:, :39])
-        mask[:, 39] = False
-        assert_near(last, module(x, key_padding_mask=mask)[:, 39:])
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", NAMES)
-def test_diagnostics_are_of_the_right_weights(name: str, causal: bool) -> None:
-    module, x, mask = make(name, causal=causal), random(2, 20, DIM), some_padding(2, 20)
-    found = attention_matrices(module, x, mask, None, None)
-    assert_near(found.weights, module.attention_weights(x, mask))
-    assert diagnose(module, x, key_padding_mask=mask).kernel_error == 0
-
-
-def test_buckets_of_t5_are_as_wide_as_the_paper_says() -> None:
-    both, past = T5Buckets(1, 4), T5Buckets(1, 4, causal=True)
-    assert past.bucket(torch.arange(-3, 16)).tolist() == [0] * 3 + list(range(16))
-    assert past.bucket(torch.tensor([127, 128, 10_000])).tolist() == [31] * 3
-    assert both.bucket(torch.arange(-7, 8)).tolist() == [23, 22, 21, 20, 19, 18, 17, *range(8)]
-    assert both.bucket(torch.tensor([128, -128])).tolist() == [15, 31]
 
 
 def test_a_table_that_ends_says_so() -> None:
@@ -261,7 +220,7 @@ def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: list[str])
 
 
 @pytest.mark.parametrize("attention", ["linear", "retention", "delta", "favor+window"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCORES)
 def test_linear_attention_is_refused_with_the_reason(name: str, attention: str) -> None:
     config = ModelConfig(attention=attention, position=name)
     words = [f'position is "{name}"', attention, "sums over the keys before it knows the query", "softmax"]

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope import SoftmaxRoPEAttention, YaRN
+from linear_rope import SoftmaxRoPEAttention
 from linear_rope.positions import Deberta, T5Buckets, TransformerXL
-from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import random
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -148,54 +146,3 @@ def test_transformer_xl_is_xlnet_s(causal: bool) -> None:
     }
     y = ours(TransformerXL(DIM, HEADS, D), causal, weights)(x)
     assert_equal(theirs.layer_norm(y + x), expected)
-
-
-@BOTH
-def test_rope_is_roformer_s(causal: bool) -> None:
-    """Whole blocks, as RoFormer has them: the norm after the sum."""
-    from transformers.models.roformer.modeling_roformer import RoFormerModel
-
-    config = transformers.RoFormerConfig(
-        vocab_size=10,
-        hidden_size=DIM,
-        num_attention_heads=HEADS,
-        num_hidden_layers=2,
-        intermediate_size=24,
-        max_position_embeddings=LENGTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        is_decoder=causal,
-        rotary_value=False,
-        attn_implementation="eager",
-    )
-    theirs, x = RoFormerModel(config).encoder.eval(), inputs()
-    for layer in theirs.layer:
-        large(layer)
-    mask = torch.zeros(1, 1, LENGTH, LENGTH).masked_fill(~causal_mask(), -1e9) if causal else None
-    expected, y = theirs(x, attention_mask=mask).last_hidden_state, x
-    for layer in theirs.layer:
-        own = layer.attention.self
-        module = SoftmaxRoPEAttention(DIM, HEADS, causal=causal, bias=True)
-        parts = {"query": own.query, "key": own.key, "value": own.value, "out": layer.attention.output.dense}
-        for name, part in parts.items():
-            getattr(module, name).load_state_dict(part.state_dict())
-        y = layer.attention.output.LayerNorm(y + module(y))
-        hidden = F.gelu(layer.intermediate.dense(y))
-        y = layer.output.LayerNorm(y + layer.output.dense(hidden))
-    assert_equal(y, expected)
-
-
-@pytest.mark.parametrize(("factor", "length", "base"), [(32.0, 256, 10000.0), (4.0, 2048, 10000.0), (8.0, 64, 500.0)])
-def test_yarn_has_its_frequencies(factor: float, length: int, base: float) -> None:
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    settings = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": length, "rope_theta": base}
-    longest = int(length * factor)
-    config = transformers.LlamaConfig(
-        hidden_size=64, num_attention_heads=1, max_position_embeddings=longest, rope_parameters=settings
-    )
-    frequencies, magnitude = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
-    scaling = YaRN(factor, original_length=length)
-    ours = rope_frequencies(64, base=base, scaling=scaling)
-    torch.testing.assert_close(frequencies.double(), ours, rtol=1e-6, atol=0)
-    assert magnitude == pytest.approx(scaling.magnitude, rel=1e-12)

@@ -182,10 +182,7 @@ static double exponent_of_state(const Head& h, const BackwardMemory& m, long chu
 static void backward(Call& c, const Projection& p, const Piece& piece) {
   const long index = piece.index;
   const Head h(c, index);
-  Arena measure(nullptr);
-  BackwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<BackwardMemory>(h));
   BackwardMemory m(h, arena);
   std::memcpy(m.G, piece.passed, h.memory * sizeof(Real));
   std::memcpy(m.of_z, piece.passed + h.memory, h.features * sizeof(Real));

@@ -3,10 +3,7 @@
 // The queries of a piece read the state of all keys.
 static void read_state(Call& c, const Projection& p, const Piece& piece, const Real* all_keys) {
   const Head h(c, piece.index);
-  Arena measure(nullptr);
-  ForwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<ForwardMemory>(h));
   ForwardMemory m(h, arena);
   m.state.from(all_keys, h);
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
@@ -27,10 +24,7 @@ static void read_state(Call& c, const Projection& p, const Piece& piece, const R
 // Gradients of the queries of a piece, and what they add to the gradient of the state, into `to`.
 static void query_gradients(Call& c, const Projection& p, const Piece& piece, const Real* all_keys, Real* to) {
   const Head h(c, piece.index);
-  Arena measure(nullptr);
-  BackwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<BackwardMemory>(h));
   BackwardMemory m(h, arena);
   const long row = h.feature_row;
   const bool own = c.denominator_q.data;
@@ -68,10 +62,7 @@ static void query_gradients(Call& c, const Projection& p, const Piece& piece, co
 // Gradients of the keys and values of a piece, from that of the state of all keys, whose stabiliser is given.
 static void key_gradients(Call& c, const Projection& p, const Piece& piece, double stabiliser, const Real* of_state) {
   const Head h(c, piece.index);
-  Arena measure(nullptr);
-  BackwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<BackwardMemory>(h));
   BackwardMemory m(h, arena);
   const long row = h.feature_row;
   const bool own = c.denominator_k.data;
@@ -106,7 +97,6 @@ static void key_gradients(Call& c, const Projection& p, const Piece& piece, doub
 
 static int run_both_ways_forward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   Call of_keys = c;
   of_keys.length = c.keys;
@@ -132,7 +122,6 @@ static int run_both_ways_forward(Call* call) {
 // c.memory, c.key_sum and c.stabiliser are the state that the forward pass ended with.
 static int run_both_ways_backward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, true);
   const long sequences = c.batch * c.heads, size = Head(c, 0).state;
   std::vector<Real> states(sequences * size), added;

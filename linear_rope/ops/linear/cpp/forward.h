@@ -102,10 +102,7 @@ static void add_keys(const Head& h, const Factors& f, long n, const Real* keys, 
 static void forward(Call& c, const Projection& p, const Piece& piece) {
   const long index = piece.index;
   const Head h(c, index);
-  Arena measure(nullptr);
-  ForwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<ForwardMemory>(h));
   ForwardMemory m(h, arena);
   m.state.from(piece.passed, h);
   const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;

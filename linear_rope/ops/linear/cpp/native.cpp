@@ -61,6 +61,7 @@ namespace in_double {
 // An exception ends here, before it would reach C.
 template <typename Call>
 int status_of(int (*run)(Call*), Call* call) {
+  if (call->size != long(sizeof(Call))) return ANOTHER_VERSION;
   try {
     return run(call);
   } catch (const std::bad_alloc&) {
@@ -76,16 +77,14 @@ extern "C" {
 int linear_rope_supported() {
 #ifdef __AVX2__
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return 1;
 #endif
+  return 1;
 }
 const char* linear_rope_target() {
 #ifdef __AVX2__
   return "x86-64-v3";
-#else
-  return "any processor of its kind";
 #endif
+  return "any processor of its kind";
 }
 // What this was compiled from.
 const char* linear_rope_sources() { return LINEAR_ROPE_SOURCES; }

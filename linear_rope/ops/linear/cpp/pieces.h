@@ -3,10 +3,7 @@
 // What a piece adds to the state, from no state at all. Returns the logarithm of what it keeps of the state before.
 static double piece_state(Call& c, const Projection& p, const Piece& piece, Real* to) {
   const Head h(c, piece.index);
-  Arena measure(nullptr);
-  ForwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<ForwardMemory>(h));
   ForwardMemory m(h, arena);
   std::memset(m.state.memory, 0, h.memory * sizeof(Real));
   std::memset(m.state.key_sum, 0, h.features * sizeof(Real));
@@ -30,10 +27,7 @@ static double piece_state(Call& c, const Projection& p, const Piece& piece, Real
 // What a piece's queries add to the gradient of the state before it. Returns what the piece keeps of such a state.
 static double piece_gradient(Call& c, const Projection& p, const Piece& piece, Real* to) {
   const Head h(c, piece.index);
-  Arena measure(nullptr);
-  BackwardMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<BackwardMemory>(h));
   BackwardMemory m(h, arena);
   State state = m.states[0];
   state.from(c.saved + (piece.first / SAVED * c.batch * c.heads + piece.index) * h.state, h);
@@ -133,7 +127,6 @@ static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>* passed) {
 
 static int run_forward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   if (c.length == 1 && !c.saved) {
     const long tasks = c.batch * c.heads;
@@ -167,7 +160,6 @@ static int run_forward(Call* call) {
 
 static int run_backward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, true);
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, &passed);

@@ -38,22 +38,6 @@ struct Call {
   long threads;
 };
 
-// Memory of one task, handed out piece by piece; measured first, with no memory at all.
-class Arena {
- public:
-  explicit Arena(Real* start) : start_(start) {}
-  Real* take(long n) {
-    Real* piece = start_ ? start_ + used_ : nullptr;
-    used_ += padded(n) + PANEL;
-    return piece;
-  }
-  long used() const { return used_; }
-
- private:
-  Real* start_;
-  long used_ = 0;
-};
-
 // At least n floats, aligned to a cache line; a thread keeps them for its next call, unless they are many.
 struct Memory {
   static constexpr long KEPT = 1 << 20;
@@ -72,6 +56,23 @@ struct Memory {
     Real* start = own ? own.get() : kept.get();
     data = reinterpret_cast<Real*>((reinterpret_cast<uintptr_t>(start) + 63) & ~uintptr_t{63});
   }
+};
+
+// Memory of one task, handed out piece by piece; without a size it only measures.
+class Arena {
+ public:
+  explicit Arena(long n = -1) : memory_(std::max(n, 0L)), start_(n < 0 ? nullptr : memory_.data) {}
+  Real* take(long n) {
+    Real* piece = start_ ? start_ + used_ : nullptr;
+    used_ += padded(n) + PANEL;
+    return piece;
+  }
+  long used() const { return used_; }
+
+ private:
+  Memory memory_;
+  Real* start_;
+  long used_ = 0;
 };
 
 static long chunk_count(const Call& call) { return (call.length + CHUNK - 1) / CHUNK; }
@@ -97,10 +98,7 @@ struct Head {
     has_scale = c.formula == FAVOR || c.key_scale;
     has_factors = has_scale || c.log_decay || c.padding;
   }
-  const Real* at(const Rows& x, long position) const {
-    return x.data + batch * x.batch + head * x.head + position * x.position;
-  }
-  Real* at(Rows& x, long position) const {
+  Real* at(const Rows& x, long position) const {
     return x.data + batch * x.batch + head * x.head + position * x.position;
   }
   const Real* rotation(const Real* table, long stride, long position) const {
@@ -111,6 +109,14 @@ struct Head {
   long rows(long chunk) const { return std::min(CHUNK, call.length - chunk * CHUNK); }
   bool sums() const { return call.denominator != NONE; }
 };
+
+// How much memory a task takes whose parts T hands out.
+template <typename T>
+static long measured(const Head& h) {
+  Arena arena;
+  T(h, arena);
+  return arena.used();
+}
 
 // A state: memory in panels (M x Dv), key_sum (M), stabiliser.
 struct State {

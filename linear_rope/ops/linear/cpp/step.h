@@ -35,10 +35,7 @@ INLINE void step_columns(const Head& h, const Real* from, const Real* keys, cons
 
 static void step(Call& c, const Projection& p, long index) {
   const Head h(c, index);
-  Arena measure(nullptr);
-  StepMemory(h, measure);
-  Memory memory(measure.used());
-  Arena arena(memory.data);
+  Arena arena(measured<StepMemory>(h));
   StepMemory m(h, arena);
   load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, 0, 1, 1, m.q, m.work);
   load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, 0, 1, 1, m.k, m.work);

@@ -18,7 +18,7 @@ from linear_rope.ops.linear.call import Call, computed_in
 from linear_rope.ops.linear.definition import attention_output, reference
 from linear_rope.ops.linear.rotated_features import for_operator, mapped
 from linear_rope.ops.linear.triton_form import settings
-from linear_rope.positions.rotary import rotations
+from linear_rope.positions.rotary import Turn, rotations
 
 ODD, ALIGNED = (2, 5), (16, 0)
 """heads, and positions in the last chunk: no number that the compiler knows more of, and those that it knows most of"""
@@ -222,7 +222,7 @@ def _inputs(kind: Kind, leaves: dict[str, Tensor]) -> Call:
     if kind.denominator == "shared":  # turned little, so that sums do not cancel
         positions = torch.arange(q.shape[2], device=q.device) / (10 * q.shape[2])
         call = call._replace(denominator="rotated")
-    turns = rotations(q, k, positions, None, width=kind.features, base=1e4, dtype=call.dtype)
+    turns = rotations(q, k, positions, None, Turn(kind.features), call.dtype)
     return call._replace(q_rotation=turns[0], k_rotation=turns[1])
 
 

@@ -20,7 +20,6 @@ from tests.linear_rope.tensors import (
     TOLERANCES,
     D,
     M,
-    assert_identical,
     assert_near,
     assert_refused,
     outputs_and_gradients,
@@ -173,28 +172,6 @@ def test_no_gradient_passes_a_reset_not_even_rounding_errors(
         assert_near(found.double(), wanted, 10 * TOLERANCES[torch.float32])
 
 
-def test_decays_of_one_change_nothing(feature_map: FeatureMap) -> None:
-    qkv = random_qkv(2, HEADS, 150)
-    for rope, denominator in SETTINGS:
-        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True)
-        options["positions"] = slow_positions(150) if denominator == "rotated" else None
-        plain = linear_attention(*qkv, **options)
-        assert_near(linear_attention(*qkv, log_decay=torch.zeros(2, HEADS, 150), **options), plain)
-
-
-@CAUSAL
-def test_resets_pack_sequences_that_do_not_see_each_other(feature_map: FeatureMap, causal: bool) -> None:
-    pieces = [5, 64, 1, 130]
-    qkv, starts = random_qkv(1, HEADS, sum(pieces)), [sum(pieces[:i]) for i in range(len(pieces))]
-    log_decay = torch.zeros(1, HEADS, sum(pieces), dtype=torch.float64)
-    log_decay[..., starts] = -torch.inf
-    options = dict(feature_map=feature_map, causal=causal)
-    packed = linear_attention(*qkv, log_decay=log_decay, **options)
-    for start, length in zip(starts, pieces, strict=True):
-        alone = linear_attention(*(x[:, :, start : start + length] for x in qkv), **options)
-        assert_near(packed[:, :, start : start + length], alone)
-
-
 @CAUSAL
 @pytest.mark.parametrize("start", [1, 40])
 def test_a_segment_of_padding_alone_sees_nothing(feature_map: FeatureMap, causal: bool, start: int) -> None:
@@ -232,14 +209,6 @@ def test_given_angles_are_those_of_positions(feature_map: FeatureMap, rope: str,
     expected = outputs_and_gradients(qkv, positions=positions, **options)
     for given in (angles, angles.expand(2, HEADS, -1, -1), angles.expand(1, HEADS, -1, -1) + 6 * math.pi):
         assert_near(outputs_and_gradients(qkv, angles=given, **options), expected)
-
-
-def test_no_later_token_reaches_an_earlier_output(feature_map: FeatureMap) -> None:
-    inputs = [*random_qkv(1, HEADS, 130), some_decay(1, 130, resets=True)]
-    before = with_decay(*inputs, feature_map=feature_map, causal=True)
-    for x in inputs:
-        x[:, :, 70:] = x[:, :, 70:].clamp(min=-3) * 2
-    assert_identical(with_decay(*inputs, feature_map=feature_map, causal=True)[:, :, :70], before[:, :, :70])
 
 
 def test_what_does_not_fit_is_refused() -> None:

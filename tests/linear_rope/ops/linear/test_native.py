@@ -303,21 +303,6 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert torch.equal(out, wide.to(dtype))
 
 
-@pytest.mark.parametrize("feature_map", ["favor+", "elu+1"])
-@pytest.mark.parametrize("decay", ["none", "gate"])
-def test_a_prompt_and_steps_give_what_the_whole_gives(feature_map, decay):
-    module = LinearRoPEAttention(16, 2, feature_map=feature_map, causal=True, decay=decay).double()
-    x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with torch.no_grad():
-        whole = module(x)
-        y, state = module.prefill(x[:, :33])
-        rows = [y]
-        for index in range(33, 40):
-            y, state = module.step(x[:, index : index + 1], state)
-            rows.append(y)
-    torch.testing.assert_close(torch.cat(rows, dim=1), whole, rtol=1e-10, atol=1e-10)
-
-
 def test_which_tokens_take_the_short_way(monkeypatch):
     """And what does not: right as well, or refused, and no pointer to nothing."""
     taken = []

@@ -12,7 +12,7 @@ from linear_rope.features import GivenFeatures
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import with_state
 from linear_rope.ops.linear.prepare import prepare
-from tests.linear_rope.tensors import FORMS
+from tests.linear_rope.tensors import FORMS, SCALINGS
 
 pytestmark = pytest.mark.skipif("native" not in FORMS, reason="no native kernel here")
 
@@ -85,6 +85,7 @@ def in_two_parts(at: int, qkv: list[Tensor], *, implementation: str, causal: boo
         own = {name: x.narrow(axes[name], start, size) for name, x in options.items() if isinstance(x, Tensor)}
         parts = [x.narrow(2, start, size) for x in qkv]
         given = options | own
+        given["scaling"] = given.pop("rope_scaling")
         of_call = {name: given.pop(name) for name in ("log_decay", "denominator", "feature_map") if name in given}
         output, state = with_state(prepare(Call(*parts, **of_call), **given), state, implementation)
         rows.append(output.to(qkv[2].dtype))
@@ -138,6 +139,9 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
             if keys != length:
                 tensors["key_positions"] = draw.between_0_and_1(*first, keys) * turn
 
+    is_scaled = rope != "none" and "angles" not in tensors and seed % 3 == 0
+    scaling = list(SCALINGS.values())[seed % 9 // 3] if is_scaled else None
+
     # The kernel rotates by itself what turns by numbers that need no gradient.
     learned = {*shapes, "log_decay", *(("positions", "key_positions", "angles") if draw.happens(0.3) else ())}
     fits = dtype != torch.float16 or denominator != "none"  # what is divided by nothing is too large
@@ -167,6 +171,7 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
             "positions": (positions, leaves["key_positions"]) if "key_positions" in leaves else positions,
             "log_decay": leaves.get("log_decay"),
             "angles": leaves.get("angles"),
+            "rope_scaling": scaling,
             "implementation": name_of_form,
         }
         out = linear_attention(*qkv, **options) if at is None or is_reference else in_two_parts(at, qkv, **options)
@@ -185,11 +190,11 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
         assert off <= TOLERANCES[dtype], (name, off, call, list(tensors), padding is not None)
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_random_calls_agree_with_the_oracle(part: int) -> None:
-    for seed in range(part, 40, 2):
+@pytest.mark.parametrize("form", ["native", "chunked"])
+def test_random_calls_agree_with_the_oracle(form: str) -> None:
+    for seed in range(40):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            compare(seed, dtype)
+            compare(seed, dtype, form)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_the_module_equals_the_definition(length, window, options):
 
     def definition(x):
         projected = module.project(x, x)
-        q, k, *_ = module._sequence(projected, None, None)
+        q, k, *_ = module._sequence(projected, None)
         mapped = module.feature_map(q), module.feature_map(k)
         return module._merge(windowed_reference(q, k, projected.v, *mapped, window, projected.log_decay), None)
 

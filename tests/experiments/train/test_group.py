@@ -6,20 +6,19 @@ Sums over the batch are made in another order, which in float64 changes the 16th
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from experiments.data.corpus import NOT_SCORED, corpus_of_text
 from experiments.presets import get_preset
-from experiments.train.loop import RunFailed, RunStopped, train_run
+from experiments.train.group import check_can_shard, connect
+from experiments.train.loop import RunStopped
 from experiments.train.objectives import NextByte
-from experiments.train.processes import ALONE, Connected, check_can_shard, connect
-from experiments.train.sharded import Sharded
-from experiments.variants import VARIANTS
+from experiments.train.steps import RunFailed
+from tests.experiments.train.tasks import TEXT
 from tests.made_up import repeated_rows
+from tests.training import CPU, train_run
 
-CPU = torch.device("cpu")
 too_old = not hasattr(torch.cpu.Stream, "record_event")
 sharded = pytest.mark.skipif(too_old, reason="PyTorch before 2.7 shards on GPUs only")
 SHARD = [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.full, sharded])]
@@ -39,8 +38,7 @@ class Uneven(NextByte):
     """Of every batch the first sequences have fewer targets than the last; it keeps what random features it sees."""
 
     def __init__(self):
-        words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
-        super().__init__(corpus_of_text("text", "".join(words).encode(), "made up", ""), CONFIG.context, 4)
+        super().__init__(corpus_of_text("text", TEXT), CONFIG.context, 4)
         self.features = []
 
     def batch(self, seed, step):
@@ -54,25 +52,21 @@ class Uneven(NextByte):
         return super().tally(model, batch)
 
 
-def train(directory, config, processes=ALONE, stop_after=None):
+def train(directory, config, group=None, stop_after=None):
     """How it ended, and the random features of its evaluations."""
-    directory.mkdir(exist_ok=True)
     steps, objective, ended = [], Uneven(), "done"
+    told = {"progress": lambda step, *_: steps.append(step), "should_stop": lambda: len(steps) == stop_after}
     try:
-        train_run(
-            directory, VARIANTS["favor+-rope-after"], 0, config, objective, CPU, processes=processes,
-            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) == stop_after,
-        )  # fmt: skip
+        train_run(directory, "favor+-rope-after", 0, config, objective, group=group, **told)
     except (RunFailed, RunStopped) as error:
         ended = f"{type(error).__name__}: {error}"
     return ended, objective.features
 
 
-def train_share(group, directories, config, stop_after=None, shard=False):
+def train_share(_, directories, config, stop_after=None, shard=False):
     """As one of four processes. Only the first is asked to stop."""
-    processes = connect(CPU, 1, Sharded if shard else Connected)
-    first = processes.rank == 0
-    return train(Path(directories[processes.rank]), config, processes, stop_after if first else None)
+    group = connect(CPU, 1, shard)
+    return train(Path(directories[group.rank]), config, group, stop_after if group.is_first else None)
 
 
 def together(processes, directory, config, stop_after=None, *, apart=False, shard=False):
@@ -116,15 +110,8 @@ def test_with_muon_four_processes_differ_from_one_by_rounding(processes, tmp_pat
     )
     train(tmp_path / "alone", config)
     together(processes, tmp_path / "four", config, shard=shard)
-    losses = [
-        [
-            row[name]
-            for row in repeated_rows(tmp_path / each / "metrics.jsonl")
-            for name in row
-            if name == "bits_per_byte"
-        ]
-        for each in ("alone", "four")
-    ]
+    runs = [repeated_rows(tmp_path / each / "metrics.jsonl") for each in ("alone", "four")]
+    losses = [[row["bits_per_byte"] for row in rows] for rows in runs]
     assert len(losses[0]) > 20
     assert losses[1] == pytest.approx(losses[0], abs=4e-5)
 
