@@ -296,7 +296,8 @@ def train(directory: Path, /, *, tracker: str | None = None, plugin: Plugins = (
     return train_directory(directory, trackers)
 
 
-app.register_install_completion_command()
+if program() == "linear-rope":  # a shell completes a command of one word
+    app.register_install_completion_command()
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 

@@ -24,7 +24,7 @@ def _parameter(name: str, help: str) -> Parameter:
         help=f"{help.partition(';')[0]} [{getattr(Config(), name)}]" if is_setting else " ".join(help.split()),
         group=SETTINGS_GROUP if is_setting else OPTIONS_GROUP,
         converter=all_values if name == "plugin" else is_given if KINDS[name] is bool else None,
-        show_choices=is_setting,
+        show_choices=name != "preset",
     )
 
 

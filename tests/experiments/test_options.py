@@ -88,6 +88,13 @@ def test_the_help_of_run_has_every_option_on_two_screens():
     assert all(f"│ {option} " in text for option in ("--preset", "--for", "--learning-rate", "--threads"))
 
 
+def test_a_shell_completes_options_and_their_values():
+    program = "import sys; sys.argv = ['linear-rope']; from experiments.cli import app; "
+    program += "print(app.generate_completion(shell='bash'))"
+    process = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert all(word in process.stdout for word in ("--learning-rate", "inverse-sqrt", "translate"))
+
+
 @pytest.mark.slow
 def test_a_run_says_something_before_it_loads_pytorch(tmp_path):
     command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--dry-run"]
