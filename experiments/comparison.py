@@ -22,8 +22,6 @@ from torch import nn
 
 from experiments.config import Config, value_of
 from experiments.extensions import choices
-from experiments.figures.curves import mark_floors, plotted, shown_floors
-from experiments.figures.style import variant_style
 from experiments.judge.curves import read_curves
 from experiments.judge.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test
 from experiments.judge.runs import Runs
@@ -33,6 +31,9 @@ from experiments.records.record import is_packed, read_comparison, run_directory
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
 from experiments.run.job import load_objective, read_job
+from experiments.show.draw import mark_floors, shown_floors
+from experiments.show.rows import plotted
+from experiments.show.style import variant_style
 from experiments.train.classification import TextClassifier
 from experiments.train.masked import MaskedToken
 from experiments.train.models import Kind, Shape, Trained, resolve_device

@@ -56,19 +56,14 @@ class Study:
     """how it is measured"""
     not_shown: str
     """what it does not show"""
-    figures: Part | Sequence[Mapping[str, Any]]
-    """entries of show/keys.py; or (root, output, comparison, curves, summary) -> entries in reading order: saves
-    figures in ``output / "figures"``, from the files of ``root``, which are only read. Raises ValueError if one of
-    these files is wrong"""
     measure: Part
     """(root, comparison, objective) -> sentences on what could not be measured: measures the trained models, into CSV
     files of ``root``. Of a study that trains nothing: a sentence for each failure"""
+    figures: Sequence[Mapping[str, Any]] = ()
     tables: Sequence[Mapping[str, Any]] = ()
     quantities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     headline: Sequence[Mapping[str, Any]] = ()
-    """what else it shows: entries of show/keys.py"""
-    answer: Part | None = None
-    """(show.rows.Rows) -> the answer in a sentence or two with its numbers; None: the headline"""
+    """what it shows: entries of show/keys.py"""
     measured: str = ""
     """what the answer is about, where that is no test metric; the data's names follow"""
     main_figure: str = ""
@@ -98,8 +93,7 @@ class Study:
     rebuilt: Mapping[str, Part] = field(default_factory=dict)
     """tables that a report makes of other files, (root) -> table, by the name of their file; they are not packed"""
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """of its "figures" and "tables", by name: ``title``, ``caption``, and maybe ``uses_data`` and a figure's ``stem``;
-    and any "text" that stands in braces in others"""
+    """"text": what stands in braces in others; and by the value of a figure's or table's ``each`` words for that"""
     settings: Part | None = None
     """(preset, device) -> what it measures, a frozen dataclass"""
     missing: Part | None = None
@@ -111,20 +105,6 @@ class Study:
         """A text of the study with its constants, the texts of its words, and these values, filled in."""
         constants = vars(import_module(self.constants)) if self.constants else {}
         return fill(text, {**constants, **self.words.get("text", {}), **values})
-
-    def figure(self, name: str, **values: Any) -> FigureEntry:
-        """The words of one of its figures, ``values`` filled in."""
-        words = self.words["figures"][name]
-        return FigureEntry(self.said(words.get("stem", name), **values), *self._titled(words, values))
-
-    def table(self, name: str, table: "pd.DataFrame", **values: Any) -> TableEntry:
-        """A table with its words, ``values`` filled in."""
-        title, caption, uses_data = self._titled(self.words["tables"][name], values)
-        return TableEntry(title, table, caption, uses_data)
-
-    def _titled(self, words: Mapping[str, Any], values: dict[str, Any]) -> tuple[str, str, bool]:
-        title, caption = (self.said(words[each], **values) for each in ("title", "caption"))
-        return title, caption, words.get("uses_data", True)
 
 
 def resolve(part: Part | None) -> Callable[..., Any]:

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from experiments.cli import app
-from experiments.figures import style
 from experiments.options import RunOptions, run_options
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
+from experiments.show import style
 from experiments.variants import parse_variants
 
 DATA = {

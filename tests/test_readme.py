@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import COMMANDS, main
-from experiments.figures import style
+from experiments.show import style
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")

@@ -14,12 +14,14 @@ from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from experiments.figures.colours import DARK_PAPER
-from experiments.figures.curves import finished_seeds, plotted, smoothing
-from experiments.figures.style import POSITION_STYLES, variant_colour
 from experiments.judge.statistics import estimate
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.show.colours import DARK_PAPER
+from experiments.show.rows import finished_seeds, plotted
+from experiments.show.style import POSITION_STYLES, variant_colour
 
+POINTS = 25
+"""a curve with more records is shown as the means of equal runs of records, about this many"""
 AT_ONCE = 8
 """variants that are shown at first; of more, the best of each kernel, and softmax attention without positions"""
 AXES = {"step": "optimiser steps", "tokens": "tokens of training", "seconds": "seconds of training (wall clock)"}
@@ -169,3 +171,11 @@ def _numbered(plot: str) -> str:
     identifier = re.compile(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
     numbers = {name: f'"m{number}"' for number, name in enumerate(dict.fromkeys(identifier.findall(plot)))}
     return identifier.sub(lambda match: numbers[match[1]], plot)
+
+
+def smoothing(curves: pd.DataFrame, split: str, comparison: Comparison) -> int:
+    """How many consecutive records make one plotted point."""
+    metric = plotted(curves, split, comparison).metric
+    rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
+    longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
+    return max(1, round(longest / POINTS))

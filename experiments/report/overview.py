@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.figures.style import label as label_of
 from experiments.records.files import write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.evidence import Evidence, read_evidence
@@ -12,6 +11,7 @@ from experiments.report.interactive import Interactive, interactive
 from experiments.report.render import template
 from experiments.report.report import rows_of, write
 from experiments.show.entries import tables_over
+from experiments.show.style import label as label_of
 from experiments.show.words import setting
 from experiments.study import Study
 

@@ -9,8 +9,6 @@ import pandas as pd
 from PIL import Image
 from rich.table import Table
 
-from experiments.figures.rates import draw_rates
-from experiments.figures.style import DOTS_PER_INCH
 from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import RULE
 from experiments.records.files import write_atomically
@@ -31,6 +29,8 @@ from experiments.report.tables import (
     with_something,
 )
 from experiments.show.entries import entries_of
+from experiments.show.rates import draw_rates
+from experiments.show.style import DOTS_PER_INCH
 from experiments.show.words import setting
 from experiments.study import Entries, FigureEntry, Study, TableEntry, resolve
 from experiments.train.tuning import rates_caption, rates_table
@@ -120,12 +120,7 @@ def _content(evidence: Evidence) -> dict[str, Any]:
 
 def _entries(evidence: Evidence, output: Path) -> Entries:
     """The figures and tables of the study, in reading order, and those of learning rates that were tried."""
-    root, comparison, figures = evidence.root, evidence.comparison, evidence.study.figures
-    if isinstance(figures, list):
-        entries = entries_of(evidence.shown, output)
-    else:
-        assert isinstance(figures, str) or callable(figures)
-        entries = [*resolve(figures)(root, output, comparison, evidence.curves, evidence.summary)]
+    root, comparison, entries = evidence.root, evidence.comparison, entries_of(evidence.shown, output)
     rates = rates_table(root, comparison)
     if rates is not None:
         entries += filter(None, [draw_rates(root, output, comparison)])

@@ -1,7 +1,7 @@
 """Figures from their keys: lines and dots, in panels, in the suite's look."""
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from textwrap import fill
 from typing import Any
@@ -13,28 +13,19 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
-from experiments.figures.curves import beyond_the_axis, mark_floors, shown_floors
-from experiments.figures.panels import (
-    end_below_the_lowest,
-    grid_of,
-    head,
-    legend_below,
-    mean_with_interval,
-    name_vertical,
-)
-from experiments.figures.settings import look_of
-from experiments.figures.style import (
+from experiments.records.schema import Comparison, Floor
+from experiments.show.keys import Figure, Quantity
+from experiments.show.rows import Rows, summary
+from experiments.show.style import (
     DOTS_PER_INCH,
     MUTED,
     kernel_style,
     label,
     label_powers_of_ten,
     legend_label,
+    look_of,
     variant_style,
 )
-from experiments.records.schema import Floor
-from experiments.show.keys import Figure, Quantity
-from experiments.show.rows import Rows, summary
 from experiments.show.words import amount
 
 THIN, THICK, MARKS = 0.6, 1.8, 7
@@ -244,7 +235,7 @@ class Lines(Drawing):
                 axes.set_ylabel(fill(self.rows.filled(quantity.label), int(LETTERS * figure.size[1])))
         if len(self.found) == 1:
             text = self.rows.filled(self.quantities[next(iter(self.found))].label)
-            name_vertical(picture, fill(text, int(LETTERS * picture.get_figheight())))
+            picture.supylabel(fill(text, int(LETTERS * picture.get_figheight())), fontsize=10)
         return picture, shown
 
     def _title(self, key: tuple[Any, ...]) -> str:
@@ -587,3 +578,81 @@ def _part(axes: Axes) -> None:
         top = heights[place] - room[place] / 2
     for text, height, was in zip(texts, heights, wanted, strict=True):
         text.set_position((4, height - was))
+
+
+def grid_of(
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    margin: tuple[float, float] = (0, 0),
+    least: float = 0,
+    sharex: Any = False,
+    sharey: Any = False,
+) -> tuple[Picture, Any]:
+    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each."""
+    width, height = (each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True))
+    figure = Picture(figsize=(max(width, least), height))
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+
+
+def head(figure: Picture, comparison: Comparison, note: str) -> None:
+    """Say above all panels what the data are, and ``note``."""
+    names = label(", ".join(data.called for data in comparison.data), longest=60)
+    lines = [fill(line, int(figure.get_figwidth() / LETTER)) for line in f"{names}, {note}".split("\n")]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=MUTED)
+
+
+def legend_below(figure: Picture, panels: Iterable[Axes], columns: int, **options: Any) -> None:
+    """One legend below all panels, of everything that any of them labels; none if nothing has a label."""
+    found = {text: handle for axes in panels for text, handle in _labelled(axes).items()}
+    if not found:
+        return
+    ncols = min(columns, len(found))
+    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
+
+
+def _labelled(axes: Axes) -> dict[str, Any]:
+    handles, texts = axes.get_legend_handles_labels()
+    return dict(zip(texts, handles, strict=True))
+
+
+def mean_with_interval(axes: Axes, height: float, row: Any, marker: str, size: float, colour: str) -> None:
+    """A mark at a row's mean, with its interval, if it has one, as a horizontal line."""
+    if pd.notna(row["low"]):
+        reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+        axes.errorbar(row["mean"], height, xerr=reach, color=colour, capsize=3.5, linewidth=1.5)
+    axes.plot([row["mean"]], [height], marker, color=colour, markersize=size)
+
+
+def end_below_the_lowest(column: Sequence[Axes]) -> None:
+    """End a logarithmic axis below what is drawn: an interval down to zero would stretch it without end."""
+    drawn = np.concatenate([line.get_ydata() for axes in column for line in axes.get_lines()]).astype(float)
+    column[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
+
+
+def shown_floors(comparison: Comparison, metric: str, split: str, vertical_range: tuple[float, float]) -> list[Floor]:
+    """The best floor that does not make the range of the curves more than twice as high; and the trigram in it."""
+    low, high = vertical_range
+    height = high - low
+    equal = [each for each in comparison.floors_of(metric, split) if each.equal]
+    *_, best = [None, *(each for each in equal if low - height < each.value < high + height)]
+    if best is None:
+        return []
+    trigrams = (each for each in equal if each.name == "trigram" and low < each.value < high)
+    return [best, *(each for each in trigrams if abs(each.value - best.value) > height / 15)]
+
+
+def beyond_the_axis(comparison: Comparison, metric: str, split: str, floors: Sequence[Floor]) -> str:
+    """A line of a note on the best floor, if it is not among those that are shown."""
+    best = comparison.best_floor(metric, split)
+    return "" if best is None or best in floors else f"\nBeyond the vertical axis: {best.name}, {best.value:.2f}."
+
+
+def mark_floors(axes: Axes, floors: Sequence[Floor], named: bool = True) -> None:
+    """A thin horizontal line for each floor, its name at the right end."""
+    for floor in floors:
+        axes.axhline(floor.value, color=MUTED, linewidth=0.7, zorder=1)
+        if not named:
+            continue
+        place: Any = {"xy": (1, floor.value), "xycoords": ("axes fraction", "data"), "va": "center"}
+        axes.annotate(floor.name, **place, xytext=(2, 0), textcoords="offset points", fontsize=7, color=MUTED)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from experiments.figures import style
+from experiments.show import style
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Quantity, Table, shown_of
 from experiments.show.rows import Rows

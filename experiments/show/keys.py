@@ -193,7 +193,6 @@ class Shown(Key, kw_only=True):
 def shown_of(study: Study) -> Shown:
     """Raises ValueError that names the study and the key if one of its entries is not as it should be."""
     common = read_toml(Path(__file__).with_name("common.toml"))
-    figures = study.figures if isinstance(study.figures, list | tuple) else ()
     quantities = dict[str, Any](common["quantities"])
     try:
         for name, quantity in study.quantities.items():
@@ -201,7 +200,7 @@ def shown_of(study: Study) -> Shown:
         entries = {
             "quantities": quantities,
             "headline": study.headline,
-            "figures": [{"stem": each.get("like")} | _filled(each, common["figures"]) for each in figures],
+            "figures": [{"stem": each.get("like")} | _filled(each, common["figures"]) for each in study.figures],
             "tables": [_filled(each, common["tables"]) for each in study.tables],
             "overview": study.overview,
         }

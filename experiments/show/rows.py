@@ -8,14 +8,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
-from experiments.figures.curves import failures, finished_seeds, plotted
-from experiments.figures.settings import base_name, setting_label
 from experiments.judge.statistics import estimates, finished_values
 from experiments.judge.verdicts import Row
-from experiments.records.schema import Comparison, Floor
+from experiments.records.schema import NEXT_BYTE, Comparison, Floor, ObjectiveRecord, VariantRecord
 from experiments.show.keys import Quantity, Where
 from experiments.study import Study
+
+WORDS = {
+    "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
+    "num_features": lambda value: f"M = {value}",
+    "decay": lambda value: {
+        "none": "no decay",
+        "fixed": "fixed decay",
+        "alibi": "ALiBi's decay",
+        "retnet": "RetNet's decay",
+    }.get(value, value),
+    "local_conv": lambda value: "" if value == "0" else "local convolution",
+    "short_conv": lambda value: "" if value == "0" else "short convolution",
+    "qk_norm": lambda value: "" if value == "no" else "normalised queries and keys",
+}
+"""how a figure says a setting; others by their name and value"""
 
 
 class Rows:
@@ -193,3 +207,49 @@ def summary(rows: pd.DataFrame, by: list[str], quantity: Quantity) -> pd.DataFra
         found = estimates(rows, by, "value")
     found[["low", "high"]] = found[["low", "high"]].clip(*quantity.limits)
     return rows[by].drop_duplicates().merge(found.rename_axis(by).reset_index(), on=by)
+
+
+def finished_seeds(summary: pd.DataFrame) -> dict[str, set[int]]:
+    """For each variant the seeds that count: those with a final test figure, of which its first row tells."""
+    tested = summary.drop_duplicates("variant")
+    return {row["variant"]: {int(seed) for seed in row["seeds"].split()} for row in tested.to_dict("records")}
+
+
+def failures(summary: pd.DataFrame) -> dict[str, str]:
+    """For each variant with runs that failed or are not finished, how many of how many."""
+    tested = summary.drop_duplicates("variant")
+    notes = {}
+    for row in tested.to_dict("records"):
+        counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
+        if counts:
+            notes[row["variant"]] = ", ".join(counts)
+    return notes
+
+
+def plotted(curves: pd.DataFrame, split: str, comparison: Comparison) -> ObjectiveRecord:
+    """The metric that the curves of a split show: the primary one, or the loss where that is not recorded."""
+    recorded = set(curves[curves["split"] == split]["metric"])
+    nats = replace(NEXT_BYTE, metric="loss", unit="nats")
+    return next((o for o in (comparison.objective, NEXT_BYTE) if o.metric in recorded), nats)
+
+
+def base_name(variant: VariantRecord) -> str:
+    """The variant without its settings."""
+    return str(variant.name).partition("@")[0]
+
+
+def named_settings(variant: VariantRecord) -> dict[str, str]:
+    """The settings in a variant's name."""
+    return dict(part.split("=", 1) for part in variant.name.split("@")[1:])
+
+
+def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
+    """What distinguishes a variant in its panel, such as "redrawn every 100 steps"."""
+    varied = dict.fromkeys(key for other in comparison.variants for key in named_settings(other))
+    own = named_settings(variant)
+    values = {key: own.get(key, str(comparison.config[key])) for key in varied}
+    if "num_features" in values and not base_name(variant).startswith("favor"):
+        # Maps that draw nothing have as many features as a head has channels, paired twice as many.
+        values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
+    others = {key: lambda value, key=key: f"{key.replace('_', ' ')} {value}" for key in values}
+    return ", ".join(filter(None, ((others | WORDS)[key](value) for key, value in values.items())))

@@ -23,11 +23,11 @@ from torch import nn
 
 from experiments.cli import main
 from experiments.data.registry import data_set, load_corpus, row_of
-from experiments.figures import style as plots
 from experiments.judge.curves import read_curves
 from experiments.records.csv_files import read_table
 from experiments.records.files import read_file, visible, write_json
 from experiments.records.record import read_comparison, read_metrics, run_config, run_rows, run_status, write_record
+from experiments.show import style as plots
 from experiments.studies.decay import measure as decay
 from experiments.studies.speed.records import read_records
 from experiments.train.checkpoint import load_newest_checkpoint, save_checkpoint

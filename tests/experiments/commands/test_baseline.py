@@ -175,10 +175,5 @@ def test_all_tables_and_figures_take_the_chosen_one_and_the_answer_says_nothing_
     assert page.count("the baseline: softmax-rope.") == 1
     assert page.count("baseline (softmax-rope), ") == 2
     assert {path.stem for path in (root / "figures").glob("*.png")} >= {"final", "validation-gain", "steps-to-baseline"}
-    # What RoPE changes is told of differences to the same kernel without it.
-    assert "**Softmax attention with RoPE ends lowest" in page  # the answer begins so
-    record = json.loads((root / "comparison.json").read_text())
-    write_json(root / "comparison.json", record | {"baseline": ""})
-    with undrawn():
-        assert main(["report", str(root)]) == 0
-    assert "**RoPE lowers the loss of every kernel: softmax attention by 1.00" in (root / "report.md").read_text()
+    # What RoPE changes is told of differences to the same kernel without it, whatever the baseline.
+    assert "**RoPE changes the test bits per byte by -1.000" in page

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from scipy import stats
 
 from experiments.cli import main
-from experiments.figures import style as plots
+from experiments.show import style as plots
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 

@@ -157,7 +157,7 @@ def test_the_hash_of_the_code_covers_what_can_change_a_number_and_nothing_else(t
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     hashes = [environment.git().code_sha256]
     counted = ("linear_rope/features/favor.py", "experiments/train/loop.py", "experiments/config.py")
-    for name in (*counted, "experiments/figures/curves.py", "experiments/studies/length/claims.py"):
+    for name in (*counted, "experiments/show/rows.py", "experiments/studies/length/claims.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a change")
         hashes.append(environment.git().code_sha256)

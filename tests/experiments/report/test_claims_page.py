@@ -109,12 +109,12 @@ def test_wrong_use_and_wrong_files_are_named_in_one_line(make_reference, capsys,
 
 def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
     root = make_reference(MEANS) / "convergence"
-    study = dataclasses.replace(STUDIES["convergence"], figures=lambda *_: [])
+    study = dataclasses.replace(STUDIES["convergence"], figures=[])
     html = write_report(root, study).read_text()
     for text, heading in (((root / "report.md").read_text(), "\n## {}\n"), (html, "<h2>{}</h2>")):
         places = [text.index(heading.format(each)) for each in ("Table", "Claims", "Method", "Configuration")]
         assert places == sorted(places)
-        answer = "RoPE lowers the loss of FAVOR+ by 0.30 (after its feature map) bits per byte."
+        answer = "RoPE changes the test bits per byte by -0.300 [-0.301, -0.299] for FAVOR+ (after its feature map)."
         assert 0 < text.index(answer) < places[0]
     lines = [line for line in (root / "report.md").read_text().splitlines() if line.startswith("| RoPE after the map")]
     (loss,) = [line for line in lines if f"test loss, {AFTER} minus {BASELINE}" in line]

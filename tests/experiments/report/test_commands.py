@@ -108,7 +108,7 @@ def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
     assert status == 0
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 120
-    assert "RoPE lowers the loss of FAVOR+ by 0.30" in " ".join(output.split())
+    assert "RoPE changes the test bits per byte by -0.300" in " ".join(output.split())
     assert re.fullmatch(r"506 rows, a claim .*: \d+ supported, .*\d+ not run\.", lines[-1])
 
 

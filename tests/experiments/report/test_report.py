@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from experiments.cli import main
-from experiments.figures.style import FigureEntry, TableEntry, save_figure
 from experiments.judge.curves import read_curves
 from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
@@ -21,14 +20,25 @@ from experiments.report.tables import main_table
 from experiments.studies.registry import STUDIES
 from experiments.study import Study
 
+HERE = "tests.experiments.report.test_report"
+WORDS = {"stem": "a-figure", "title": "A title", "caption": "How to read it."}
+FIGURE = {"kind": f"{HERE}:one_figure"} | WORDS
+TABLE = {"make": f"{HERE}:one_table", "title": "A table", "caption": "Its caption."}
 
-def one_figure(root, output, comparison, curves, summary):
-    save_figure(lambda: Figure(figsize=(1, 1)), output / "figures", "a-figure")
-    table = pd.DataFrame({"variant": ["x|y"], "value": [0.5]})
-    return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
+
+def one_figure(rows):
+    return Figure(figsize=(1, 1))
 
 
-STUDY = Study("made-up", "What <is> asked?", "So.", "All else.", figures=one_figure, measure=lambda *_: [])
+def one_table(rows):
+    return pd.DataFrame({"variant": ["x|y"], "value": [0.5]})
+
+
+def fails(rows):
+    raise ValueError("for the test")
+
+
+STUDY = Study("made-up", "What <is> asked?", "So.", "All else.", lambda *_: [], figures=[FIGURE], tables=[TABLE])
 
 
 def tables(root):
@@ -190,11 +200,10 @@ def test_where_there_is_no_main_figure_of_the_study_the_first_one_stands_by_the_
 
 @pytest.mark.parametrize("uses_data", [True, False])
 def test_data_notes_stand_once_above_the_figures_of_the_data(make_comparison, tmp_path, uses_data):
-    def figures(*arguments):
-        return [dataclasses.replace(entry, uses_data=uses_data) for entry in one_figure(*arguments)]
-
     root = make_comparison(tmp_path, "elu+1-none")
-    html = write_report(root, dataclasses.replace(STUDY, figures=figures)).read_text()
+    html = write_report(
+        root, dataclasses.replace(STUDY, figures=[FIGURE | {"uses_data": uses_data}], tables=[])
+    ).read_text()
     for text, start, end in (
         (html, "<h2>Figures</h2>", "<h2>Method</h2>"),
         ((root / "report.md").read_text(), "## Figures", "## Method"),
@@ -315,14 +324,10 @@ def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_pa
 
 
 def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(reported, tmp_path):
-    def fails(root, output, comparison, curves, summary):
-        save_figure(lambda: Figure(figsize=(2, 2)), output / "figures", "a-figure")
-        raise ValueError("for the test")
-
     root = shutil.copytree(reported, tmp_path / "copy")
     before = files_of(root)
     with pytest.raises(ValueError, match="for the test"):
-        write_report(root, dataclasses.replace(STUDY, figures=fails))
+        write_report(root, dataclasses.replace(STUDY, figures=[FIGURE, {"kind": f"{HERE}:fails"} | WORDS]))
     assert files_of(root) == before
 
 

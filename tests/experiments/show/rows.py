@@ -1,9 +1,9 @@
 """Rows of made-up comparisons, and the pictures of their studies."""
 
-from experiments.figures.style import style
 from experiments.report.evidence import read_evidence
 from experiments.show.draw import draw
 from experiments.show.keys import shown_of
+from experiments.show.style import style
 
 
 def rows_of(root, study):

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Annotation, Text
 
-from experiments.figures.style import style
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Quantity
+from experiments.show.style import style
 from experiments.studies.registry import STUDIES
 from tests.experiments.show.rows import picture_of, rows_of
 

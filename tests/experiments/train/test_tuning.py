@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from experiments.cli import main
 from experiments.commands import run_training
-from experiments.figures.rates import draw_rates, rates_figure
 from experiments.judge.progress import Follower
 from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status, write_record
 from experiments.report.tables import how_to_read, main_table, terminal_table
+from experiments.show.rates import draw_rates, rates_figure
 from experiments.studies.decay import measure as decay
 from experiments.studies.registry import STUDIES
 from experiments.train.tuning import (

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
-from experiments.figures.colours import PAPER, colour
 from experiments.records.files import visible, write_atomically
 from experiments.records.schema import VariantRecord
-from experiments.study import FigureEntry as FigureEntry
-from experiments.study import TableEntry as TableEntry
+from experiments.show.colours import PAPER, colour
 
 POSITION_STYLES: dict[str, dict[str, Any]] = {
     "none": {"linestyle": (0, (1, 1.2)), "marker": "o"},
@@ -50,6 +47,16 @@ POSITION_STYLES: dict[str, dict[str, Any]] = {
     "floater": {"linestyle": (0, (2, 2.4)), "marker": "h"},
 }
 OTHER_POSITION = {"linestyle": "-", "marker": "P"}
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": "#000000", "linestyle": "-", "marker": "o"},
+    {"color": "#d04a02", "linestyle": (0, (5, 2)), "marker": "^"},
+    {"color": "#0072B2", "linestyle": (0, (1, 1.2)), "marker": "s"},
+    {"color": "#008561", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
+    {"color": "#b8458b", "linestyle": (0, (3, 1)), "marker": "v"},
+    {"color": "#8a6a00", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
+    {"color": "#c1121f", "linestyle": (0, (8, 2)), "marker": "X"},
+)
+"""by place in a list"""
 
 STYLE: Any = {
     "figure.facecolor": "white",
@@ -121,10 +128,6 @@ def label_powers_of_ten(axes: Axes) -> None:
         axes.yaxis.set_minor_formatter(PowersOfTen(labelOnlyBase=False))
 
 
-def kernel_colour(kernel: str) -> str:
-    return colour(kernel, "learned")
-
-
 def variant_style(variant: VariantRecord) -> dict[str, Any]:
     """Keyword arguments of ``Axes.plot`` for a variant."""
     return kernel_style(variant.kernel, variant.position) | {"color": variant_colour(variant)}
@@ -139,10 +142,11 @@ def kernel_style(kernel: str, position: str) -> dict[str, Any]:
     return {"color": colour(kernel, position)} | POSITION_STYLES.get(position, OTHER_POSITION)
 
 
-def by_kernel(variants: list[VariantRecord]) -> dict[str, list[VariantRecord]]:
-    """The variants grouped by kernel, in the order in which kernels and variants first appear."""
-    kernels = dict.fromkeys(variant.kernel for variant in variants)
-    return {kernel: [variant for variant in variants if variant.kernel == kernel] for kernel in kernels}
+def look_of(place: int) -> dict[str, Any]:
+    """The look of the value at a place of a list: no two are alike among the first seven times seven."""
+    number, again = place % len(LOOKS), place // len(LOOKS)
+    other = LOOKS[(number + again) % len(LOOKS)]
+    return {**other, "color": LOOKS[number]["color"]}
 
 
 def save_figure(make: Callable[[], Figure | None], directory: Path, stem: str) -> bool:
@@ -194,11 +198,3 @@ def with_palette(pixels: Any, kept: Sequence[tuple[int, int, int]]) -> Image.Ima
     image = Image.fromarray(apart.argmin(axis=1).astype(np.uint8)[places].reshape(packed.shape), "P")
     image.putpalette(channels(palette).astype(np.uint8).tobytes())
     return image
-
-
-def draw(
-    directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any, **options: Any
-) -> FigureEntry:
-    """Save the figure that a function makes under the entry's stem, and return the entry."""
-    save_figure(partial(make, *arguments, **options), directory, entry.stem)
-    return entry

@@ -8,15 +8,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from experiments.figures.colours import colour
-from experiments.figures.style import PowersOfTen, label, save_figure, style, variant_style
+from experiments.show.colours import colour
+from experiments.show.style import PowersOfTen, label, save_figure, style, variant_style
 from experiments.variants import VARIANTS
 
 DRAW = """
 import sys
 from pathlib import Path
 from matplotlib.figure import Figure
-from experiments.figures.style import save_figure
+from experiments.show.style import save_figure
 
 def make():
     figure = Figure(figsize=(2, 2))

@@ -5,15 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.figures import settings
-from experiments.figures.colours import DARK_PAPER, DECAY_HUES, PAPER, colour, contrast
-from experiments.figures.style import MUTED, kernel_colour
+from experiments.show.colours import DARK_PAPER, DECAY_HUES, PAPER, colour, contrast
+from experiments.show.style import LOOKS, MUTED
 from experiments.variants import VARIANTS
 
 LEAST = 3.0
 KINDS = [*sorted({(variant.kernel, variant.position) for variant in VARIANTS.values()}), ("unknown", "other")]
-LOOKS = settings.LOOKS
-IN_USE = {colour(*kind) for kind in KINDS} | {kernel_colour(kernel) for kernel, _ in KINDS}
+IN_USE = {colour(*kind) for kind in KINDS}
 IN_USE |= {look["color"] for look in LOOKS} | {MUTED}
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from experiments.figures.settings import by_base, setting_label
+from experiments.show.rows import setting_label
 from tests.made_up import make_record
 
-PLAIN, REDRAWN, OTHER = "favor+-none", "favor+-none@redraw_every=100", "elu+1-none@dim=64"
+PLAIN, REDRAWN = "favor+-none", "favor+-none@redraw_every=100"
 COMPARISON = make_record(
     config={"redraw_every": 0, "dim": 128, "learning_rate": 0.002},
     # Of these, the learning rate was found by tuning.
@@ -13,14 +13,6 @@ COMPARISON = make_record(
 
 def record_of(name):
     return make_record(variants=[name]).variants[0]
-
-
-def test_variants_that_differ_in_settings_share_a_panel():
-    groups = by_base(make_record(variants=[PLAIN, OTHER, REDRAWN]))
-    assert {name: [variant.name for variant in variants] for name, variants in groups.items()} == {
-        "favor+-none": [PLAIN, REDRAWN],
-        "elu+1-none": [OTHER],
-    }
 
 
 def test_a_variant_without_random_features_is_labelled_by_those_it_has():

@@ -1,14 +1,16 @@
 """The validation figure of every variant by learning rate, from the trials that its rate was chosen by."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.panels import doubling_axis, head, legends_beneath, name_vertical, panels_of
-from experiments.figures.style import FigureEntry, by_kernel, draw, legend_label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.show.draw import grid_of, head, legend_below
+from experiments.show.style import label, legend_label, save_figure, variant_style
+from experiments.study import FigureEntry
 from experiments.train.tuning import figures_of
 
 MARGIN = 0.08
@@ -31,8 +33,8 @@ def draw_rates(root: Path, output: Path, comparison: Comparison) -> FigureEntry 
         "seeds; lines: their means; ring: the rate that the variant is trained with. Rates at which a seed diverged "
         "are left out, and the vertical scale is that of each variant's best rate and its neighbours."
     )
-    entry = FigureEntry("rates", "Learning rates that were tried", caption)
-    return draw(output / "figures", entry, rates_figure, figures, comparison)
+    save_figure(partial(rates_figure, figures, comparison), output / "figures", "rates")
+    return FigureEntry("rates", "Learning rates that were tried", caption)
 
 
 def _finite(figures: dict[float, list[float]]) -> dict[float, list[float]]:
@@ -42,17 +44,25 @@ def _finite(figures: dict[float, list[float]]) -> dict[float, list[float]]:
 def rates_figure(figures: Figures, comparison: Comparison) -> Figure:
     """A panel for each kernel; ``figures`` are of the rates at which all trials that ended did not diverge."""
     tried = [variant for variant in comparison.variants if figures[variant.name]]
-    figure, panels = panels_of(by_kernel(tried), 3, (3.3, 3.2), (0.3, 0.4), 5, sharex=True, sharey=True)
+    kernels = list(dict.fromkeys(variant.kernel for variant in tried))
+    columns = min(3, len(kernels))
+    figure, grid = grid_of(-(-len(kernels) // columns), columns, (3.3, 3.2), (0.3, 0.6), 5, sharex=True, sharey=True)
+    for axes in grid.flat[len(kernels) :]:
+        axes.remove()
     ticks = sorted({rate for variant in tried for rate in figures[variant.name]})
     low, high = _vertical_range(figures, comparison)
-    for axes, variants in panels:
-        for variant in variants:
+    for kernel, axes in zip(kernels, grid.flat, strict=False):
+        axes.set_title(label(kernel))
+        for variant in (variant for variant in tried if variant.kernel == kernel):
             _draw_variant(axes, variant, figures[variant.name])
-        doubling_axis(axes, ticks, "peak learning rate")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("peak learning rate")
         axes.tick_params(axis="x", labelbottom=True, rotation=60)
         axes.set_ylim(low, high)
-    legends_beneath(figure, [axes for axes, _ in panels])
-    name_vertical(figure, f"validation {comparison.objective.quantity}")
+    legend_below(figure, figure.axes, 3)
+    figure.supylabel(f"validation {comparison.objective.quantity}", fontsize=10)
     head(figure, comparison, "validation split of the trials of learning rates.")
     return figure
 
