@@ -88,12 +88,11 @@ def test_what_comes_from_files_is_nothing_but_text(make_reference):
 
 def test_the_page_has_what_answers_the_question_with_mean_and_interval(make_reference):
     section = next(each for each in read_sections(STUDIES, make_reference(MEANS)) if each.name == "convergence")
-    keys = [claim.key for claim in claims_of(STUDIES["convergence"])]
-    text = page([section._replace(primary=keys)])
-    first, second, *_ = (line for line in text.splitlines() if "**" in line)
-    assert first.startswith("| convergence | ")
-    assert second.startswith("|  | ")
-    assert "**supported** -0.300 [-0.301, -0.299] on convergence<br>**not run** - on convergence-imdb" in text
+    text = page([section._replace(primary=["favor+-rope-after-loss"])])
+    (line,) = (line for line in text.splitlines() if "**" in line)
+    measured = "convergence: **supported** -0.300 [-0.301, -0.299]<br>convergence-imdb: **not run** -<br>"
+    assert line.startswith("| RoPE after the map lowers the loss")
+    assert measured in line
 
 
 @pytest.mark.parametrize(
