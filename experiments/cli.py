@@ -1,83 +1,329 @@
 """The command line: ``python -m experiments COMMAND ...``, or ``linear-rope COMMAND ...`` where it is installed.
 
-Exit status: 0 done, 1 a run failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped by a signal.
+What a command needs is imported when it is given, so that help and wrong use are told at once. Exit status: 0 done, 1 a
+run failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped by a signal.
 """
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from experiments import options as o
-from experiments.console import command_line, printable, program
-from experiments.errors import EXIT_FAILED, RunFailed
-from experiments.extensions import choices
+from cyclopts import App, CoercionError, CycloptsError, Parameter, Token
+from msgspec import Meta
+
+from experiments.config import value_of
+from experiments.console import command_line, printable, program, say_that_it_loads
+from experiments.errors import EXIT_FAILED, RunFailed, why
+from experiments.extensions import load_plugin
+from experiments.options import Device, all_values, is_given, read_value
 from experiments.run.signals import Stopped, stop_signals_raise
 
 EXIT_WRONG_USE, EXIT_STOPPED = 2, 128
 """a stopped run's exit status is EXIT_STOPPED and the signal's number"""
 
-COMMANDS: dict[str, tuple[type[Any], str]] = {
-    "run": (o.RunOptions, "run:run"),
-    "report": (o.ReportOptions, "report:report"),
-    "pack": (o.PackOptions, "pack:pack"),
-    "claims": (o.ClaimsOptions, "claims:claims"),
-    "list": (o.ListOptions, "catalogue:list_all"),
-    "watch": (o.WatchOptions, "watch:watch"),
-    "doctor": (o.DoctorOptions, "doctor:doctor"),
-    "data": (o.DataOptions, "catalogue:list_data"),
-    "generate": (o.GenerateOptions, "generate:generate"),
-    "translate": (o.TranslateOptions, "translate:translate"),
-    "train": (o.TrainOptions, "train:train"),
-}
-"""name -> its options, and where in commands/ the function is that takes them and returns the exit status; what that
-needs is imported when its command is given, so that wrong use is told at once"""
 
-
-def main(arguments: list[str]) -> int:
-    """Run one command; returns the exit status."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage(), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else EXIT_WRONG_USE
-    name, *rest = arguments
+def _version() -> str:
     try:
-        if name == "--version":
-            print(f"linear-rope {_version()}")
-            return 0
-        if name not in COMMANDS:
-            raise ValueError(f"there is no command {name!r}; {choices(name, [*COMMANDS, '--version', '--help'])}")
+        return f"linear-rope {version('linear-rope')}"
+    except PackageNotFoundError:  # a checkout that is not installed
+        return f"linear-rope {import_module('linear_rope').__version__}"
+
+
+def _read(kind: Any, tokens: Sequence[Token]) -> Any:
+    """The value of an option; of one that is given twice the last counts."""
+    return read_value(str(tokens[-1].keyword or "an argument"), kind, tokens[-1].value)
+
+
+def _load(kind: Any, modules: tuple[str, ...]) -> None:
+    for module in modules:
+        load_plugin(module)
+
+
+Plugins = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--plugin",
+        help="module that adds variants, data sets, studies or launchers when it is imported; several times",
+        converter=all_values,
+        validator=_load,
+    ),
+]
+Flag = Annotated[bool, Parameter(converter=is_given)]
+Directory = Annotated[Path, Parameter(help="what `run` wrote (its --out)")]
+Several = Annotated[Path, Parameter(help="what `run` wrote (its --out), or a directory of such ones")]
+DataDir = Annotated[Path | None, Parameter(help="directory of data sets; default: the variable LINEAR_ROPE_DATA")]
+OfRun = Annotated[str, Parameter(help="one of the comparison's variants")]
+Seed = Annotated[int, Parameter(help="one of the comparison's seeds")]
+
+app = App(
+    name=program(),
+    help="Compare linear attention and its position encodings with softmax attention.",
+    version=_version,
+    help_format="plaintext",
+    default_parameter=Parameter(negative=(), converter=_read, allow_repeating=True),
+)
+app.command(
+    "experiments.commands.run:run",
+    name="run",
+    help="Run a study: train its variants, measure them, and write tables, figures and a report.",
+)
+
+
+@app.command
+def report(
+    directory: Several,
+    /,
+    *,
+    format: Literal["html", "markdown", "latex", "csv"] = "html",
+    baseline: str | None = None,
+    plugin: Plugins = (),
+) -> int:
+    """Rebuild the tables, figures and reports of a comparison, or of all in a directory, from their files.
+
+    Args:
+        format: html: write the report; else print the main table for a paper in this form, and write nothing
+        baseline: variant that all others are compared with; default: as the comparison was run
+    """
+    from experiments.records.record import read_comparison
+    from experiments.studies.registry import STUDIES
+
+    try:
+        directory.stat()
+        several = not (directory / "comparison.json").exists() and any(directory.glob("*/comparison.json"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"DIRECTORY {directory} cannot be read ({why(error)}), so there is no comparison.json; give the directory "
+            "that `run` wrote (its --out), or one that holds several of them"
+        ) from None
+    if several and baseline is not None and format == "html":
+        raise ValueError(f"--baseline is for one comparison, and {directory} holds several; give the directory of one")
+    if format == "html":
+        study = None if several else STUDIES[read_comparison(directory).study]
+        say_that_it_loads(f"report {directory}")
+    from experiments.report.overview import write_overview
+    from experiments.report.report import table_for_a_paper, write_report
+
+    if format != "html":
+        print(table_for_a_paper(directory, format, baseline), end="")
+    elif study is None:
+        print(write_overview(directory, STUDIES, lambda path: print(path, flush=True)))
+    else:
+        print(write_report(directory, study, baseline))
+    return 0
+
+
+@app.command
+def pack(directory: Directory, /, *, out: Path, weights: Flag = False, plugin: Plugins = ()) -> int:
+    """Pack the runs of a comparison into a few small files, or add them to those that are packed there.
+
+    Args:
+        out: directory of the packed results
+        weights: pack the weights of the first seed too, in bfloat16
+    """
+    from experiments.commands.pack import pack as pack_comparison
+
+    return pack_comparison(directory, out, weights)
+
+
+@app.command
+def claims(
+    *,
+    results: Path = Path("results/reference"),
+    out: Path | None = None,
+    summary: Flag = False,
+    plugin: Plugins = (),
+) -> int:
+    """Judge every claim by what was measured: supported, not supported, inconclusive or not run.
+
+    Args:
+        results: directory that holds the comparisons
+        out: file to write to: a .csv gets every claim, any other the page of the primary ones in Markdown
+        summary: print counts and what each comparison answered, on one screen
+    """
+    say_that_it_loads("claims")
+    from experiments.report.claims_page import claims as judge
+    from experiments.studies.registry import STUDIES
+
+    judge(STUDIES, results, out, summary)
+    return 0
+
+
+@app.command(name="list")
+def list_all(*, plugin: Plugins = ()) -> int:
+    """List studies, variants, presets and data sets."""
+    from experiments.commands.catalogue import list_all as show
+
+    return show()
+
+
+@app.command
+def watch(
+    directory: Several,
+    /,
+    *,
+    once: Flag = False,
+    every: float = 2.0,
+    plugin: Plugins = (),
+) -> int:
+    """Show how far a comparison is, with its curves, until its runs have ended.
+
+    Args:
+        once: show it once and end, as also happens where there is no terminal
+        every: seconds between two looks
+    """
+    from experiments.commands.watch import watch as show
+
+    return show(directory, once, value_of("--every", Annotated[float, Meta(gt=0, le=3600)], every))
+
+
+@app.command
+def doctor(*, data_dir: DataDir = None, plugin: Plugins = ()) -> int:
+    """Say what this machine has and which presets it can run."""
+    from experiments.commands.doctor import doctor as examine
+
+    return examine(data_dir)
+
+
+@app.command
+def data(*, data_dir: DataDir = None, floors: Path | None = None, plugin: Plugins = ()) -> int:
+    """Say of every data set where it is, what it is, its licence, and how to get it.
+
+    Args:
+        floors: directory of a comparison; only its floors are computed, anew from its data, and printed
+    """
+    if floors is not None:
+        from experiments.commands.floors import print_floors
+
+        return print_floors(floors, data_dir)
+    from experiments.commands.catalogue import list_data
+
+    return list_data(data_dir)
+
+
+@app.command
+def generate(
+    directory: Directory,
+    /,
+    *,
+    variant: OfRun,
+    prompt: str,
+    seed: Seed = 0,
+    tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    sample_seed: int = 0,
+    device: Device = "cpu",
+    plugin: Plugins = (),
+) -> int:
+    """Let a trained model continue a prompt.
+
+    Args:
+        prompt: text to continue
+        tokens: tokens to add
+        temperature: of the distribution that tokens are drawn from, 0.000001 or more; 0 takes the likeliest
+        top_k: draw from this many of the likeliest tokens; default: from all
+        top_p: draw from the fewest tokens, the likeliest first, whose probabilities reach this sum
+        sample_seed: of the draws: another one draws another text
+    """
+    run = _trained(directory, variant, seed, "generate")
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": sample_seed}
+    print(prompt + run.generate(prompt, tokens, device=device, **drawn))  # as it is: rich drops control characters
+    return 0
+
+
+@app.command
+def translate(
+    directory: Directory,
+    /,
+    *,
+    variant: OfRun,
+    seed: Seed = 0,
+    text: str | None = None,
+    beams: int = 4,
+    length_penalty: float = 0.6,
+    device: Device = "cpu",
+    plugin: Plugins = (),
+) -> int:
+    """Translate texts with a trained model: the one that is given, or each line of the standard input.
+
+    Args:
+        text: text to translate; default: each line of the standard input
+        beams: translations that are searched at a time; 1 takes the likeliest token each time
+        length_penalty: exponent of the length penalty; 0 compares probabilities of whole translations
+    """
+    run = _trained(directory, variant, seed, "translate")
+    if text is None and sys.stdin.isatty():
+        print("translate: each line that you write is translated when the input ends (Ctrl-D)", file=sys.stderr)
+    lines = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
+    texts = list(lines) if text is None else [text]
+    if count := sum("\ud800" <= character <= "\udfff" for line in texts for character in line):
+        print(f"translate: bytes that are not UTF-8 are read as question marks ({count:,})", file=sys.stderr)
+    for line in run.translate(texts, beams=beams, length_penalty=length_penalty, device=device):
+        print(line)
+    return 0
+
+
+def _trained(directory: Path, variant: str, seed: int, command: str) -> Any:
+    """A run of a comparison. Raises ValueError if there is none."""
+    from experiments.records.record import read_comparison
+
+    read_comparison(directory)  # what is none is refused before anything is loaded
+    say_that_it_loads(command, sys.stderr)
+    from experiments.comparison import load
+
+    return load(directory).run(variant, seed)
+
+
+@app.command
+def train(directory: Path, /, *, tracker: str | None = None, plugin: Plugins = ()) -> int:
+    """Train the one run whose directory a launcher made.
+
+    Args:
+        directory: directory of the run: VARIANT/seedK of a comparison
+        tracker: comma-separated trackers that follow it from now on; default: those of its comparison
+    """
+    from experiments.trackers.registry import parse_trackers
+
+    trackers = parse_trackers(tracker)
+    from experiments.run.job import train_directory
+
+    return train_directory(directory, trackers)
+
+
+if program() == "linear-rope":  # a shell completes a command of one word
+    app.register_install_completion_command()
+COMMANDS = [name for name in app if not name.startswith("-")]
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command; returns the exit status."""
+    if not words:
+        print(f"error: no command came; {program()} --help shows them", file=sys.stderr)
+        return EXIT_WRONG_USE
+    try:
         with stop_signals_raise():
-            kind, place = COMMANDS[name]
-            options: Any = o.parse(name, kind, rest, f"{program()} {name}")
-            module, _, function = place.partition(":")
-            command: Callable[[Any], int] = getattr(import_module(f"experiments.commands.{module}"), function)
-            return command(options)
-    except SystemExit as stop:  # of --help
-        return int(stop.code or 0)
+            command, bound, ignored = app.parse_args(list(words), print_error=False, exit_on_error=False)
+            status = command(*bound.args, **bound.kwargs, **dict.fromkeys(ignored, tuple(words)))
+            return int(status or 0)
     except BrokenPipeError:
         # The reader of our output (head, say) has gone; nothing more can be told to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Stopped as stop:
-        goes_on = "goes on from the last checkpoints" if name in ("run", "train") else "does it again"
+        goes_on = "goes on from the last checkpoints" if words[0] in ("run", "train") else "does it again"
         print(f"stopped by {stop}; the same command {goes_on}:")
-        print(f"  {command_line(arguments)}", flush=True)
+        print(f"  {command_line(words)}", flush=True)
         return EXIT_STOPPED + stop.signal_number
-    except (RunFailed, ValueError, OSError) as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+    except (CycloptsError, RunFailed, ValueError, OSError) as error:
+        said = str(error.__cause__ if isinstance(error, CoercionError) and error.__cause__ else error)
+        for word, after in pairwise(words):
+            if f"{word} requires an argument" in said and after.startswith("-"):
+                said = f"{said.rstrip('.')}; a value that begins with - is given as {word}={after}"
+        print(f"error: {printable(said)}", file=sys.stderr)
         return EXIT_FAILED if isinstance(error, RunFailed) else EXIT_WRONG_USE
-
-
-def _usage() -> str:
-    lines = [f"  {name:10}{(kind.__doc__ or '').splitlines()[0]}" for name, (kind, _) in COMMANDS.items()]
-    lines.append(f"  {'--version':10}Print the version.")
-    return "\n".join([f"usage: {program()} COMMAND ...\n", *lines, f"\n{program()} COMMAND --help tells more."])
-
-
-def _version() -> str:
-    try:
-        return version("linear-rope")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return str(import_module("linear_rope").__version__)

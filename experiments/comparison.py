@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pandas as pd
 import torch
+from msgspec import Meta
 from msgspec.structs import replace
 from torch import nn
 
-from experiments.config import Config, check_range
+from experiments.config import Config, value_of
 from experiments.extensions import choices
 from experiments.judge.curves import read_curves
 from experiments.judge.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test
@@ -55,7 +56,6 @@ MOST_TOKENS = 10**6
 PREDICTING = NextByte, NextSubword, GeneratedSequences, MaskedToken, Translation
 KINDS: dict[str, Kind] = {objective.name: objective.kind for objective in PREDICTING}
 """of models, by the name of the objective on record"""
-T = TypeVar("T", SubwordTokenizer, TextTokenizer)
 
 
 def load(directory: str | Path) -> "Comparison":
@@ -114,20 +114,16 @@ class Comparison:
         if a == b:
             raise ValueError(f"a and b are both {a!r}; give two variants")
         objective, curves = self.record.objective, self.curves
-        metric = objective.metric if metric is None else metric
         tested = sorted({objective.metric, *curves.loc[curves["split"] == "test", "metric"]})
+        metric = objective.metric if metric is None else metric
         if metric not in tested:
             raise ValueError(f"metric is {metric!r}, which the test split does not have; {choices(metric, tested)}")
         is_loss = metric == "loss" or metric.startswith(("bits_per_", "nats_per_"))
         better = objective.better if metric == objective.metric else "lower" if is_loss else "higher"
-        if margin is None and not is_loss and metric not in SHARES:
-            raise ValueError(
-                f"margin is None, and {metric} is neither a loss nor a share; give the difference that matters"
-            )
         if margin is None:
-            margin = LOSS_MARGIN if is_loss else SHARE_MARGIN
+            margin = LOSS_MARGIN if is_loss else SHARE_MARGIN if metric in SHARES else math.nan
         if not 0 < margin < math.inf:
-            raise ValueError(f"margin is {margin}; give a number above 0")
+            raise ValueError(f"margin is {margin}; give a number above 0, the {metric} that matters")
         sample = paired(a, b, f"test_{metric}")(self.directory, self.record, Runs(self.directory, self.record, curves))
         assert sample is not None
         resolution = one_text(self.record) if better == "higher" else 0.0
@@ -241,7 +237,7 @@ class TrainedRun:
         """
         if not prompt:
             raise ValueError("prompt is empty; give at least one character")
-        check_range("tokens", tokens, 1, MOST_TOKENS)
+        value_of("tokens", Annotated[int, Meta(ge=1, le=MOST_TOKENS)], tokens)
         model = self.model(device)
         if not isinstance(model, CausalLM):
             name = self.comparison.record.objective.name
@@ -289,14 +285,12 @@ class TrainedRun:
             ValueError: a run that is no translation, or is not done, or beams or a length penalty out of their range.
         """
         record = self.comparison.record
-        check_range("beams", beams, 1, record.objective.vocabulary // 2)
+        value_of("beams", Annotated[int, Meta(ge=1, le=record.objective.vocabulary // 2)], beams)
         if record.objective.name != Translation.name:
             raise ValueError(
                 f"{self} was trained for {record.objective.name!r} and translates nothing; give a run of translations"
             )
-        tokenizer = self.tokenizer()
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
+        tokenizer = self._text_tokenizer()
         if is_packed(self.comparison.directory, self.variant, self.seed):
             raise ValueError(
                 f"{self} is packed in {self.comparison.directory}, without the checkpoints whose average translates; "
@@ -331,15 +325,19 @@ class TrainedRun:
             raise ValueError(
                 f"{self} was trained for {record.objective.name!r} and classifies nothing; give a run of labelled texts"
             )
-        tokenizer = self.tokenizer()
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
+        tokenizer = self._text_tokenizer()
         (context,) = (record.context_of(each) for each in record.variants if each.name == self.variant)
         reader = TextClassifier(
             self.model(device), tokenizer, context, record.objective.classes, record.objective.texts
         )
         given = [examples] if isinstance(examples, str) else examples
         return reader.classify([[each] if isinstance(each, str) else each for each in given])
+
+    def _text_tokenizer(self) -> TextTokenizer:
+        tokenizer = self.tokenizer()
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
+        return tokenizer
 
     def tokenizer(self) -> SubwordTokenizer | TextTokenizer | None:
         """What makes tokens of a text for the model, as the comparison keeps it; None where a token is a byte.

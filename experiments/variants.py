@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from experiments.config import TYPES, Config, read_toml
+from experiments.config import SETTINGS as KINDS
+from experiments.config import Config, read_toml, value_of
 from experiments.extensions import Registry, choices
 
 _WORDS = read_toml(Path(__file__).with_suffix(".toml"))
@@ -99,21 +100,18 @@ def _from_outside() -> dict[str, Variant]:
 
     A model refuses a position that its attention cannot take.
     """
-    maps = [*INSTALLED_MAPS, *_added("features", "FEATURE_MAPS")]
     attentions = [*INSTALLED_ATTENTIONS, *_added("attention", "ATTENTIONS")]
+    kernels = dict.fromkeys([*INSTALLED_MAPS, *_added("features", "FEATURE_MAPS"), *attentions])
     positions = dict.fromkeys([*INSTALLED_POSITIONS, *_added("positions", "POSITIONS")])
-    others = {each: f"The position {each}, not the project's." for each in positions if each not in _POSITIONS}
-    kernels = dict(_KERNELS) if others else {}
-    for kernel in dict.fromkeys([*maps, *attentions]):
-        what = "The attention" if kernel in attentions else "Linear attention with the feature map"
-        if kernel not in (*_KERNELS, "linear"):
-            kernels[kernel] = f"{what} {kernel}, not the project's."
+    others = {name: f"The position {name}, not the project's." for name in positions if name not in _POSITIONS}
     found = {}
-    for kernel, what in kernels.items():
+    for kernel in dict.fromkeys([*(_KERNELS if others else ()), *kernels]):
+        what = "The attention" if kernel in attentions else "Linear attention with the feature map"
+        kernel_text = _KERNELS.get(kernel, f"{what} {kernel}, not the project's.")
         for position, text in ({} if kernel in _KERNELS else _POSITIONS).items() | others.items():
             name = f"{kernel}-{position}"
-            if kernel in attentions or _go_together(kernel, position):
-                found[name] = Variant(name, kernel, position, f"{kernel}-none", f"{what} {text}")
+            if kernel != "linear" and (kernel in attentions or _go_together(kernel, position)):
+                found[name] = Variant(name, kernel, position, f"{kernel}-none", f"{kernel_text} {text}")
     return found
 
 
@@ -148,7 +146,7 @@ def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
                 raise ValueError(f"a variant has no setting {setting!r}; {choices(setting, list(SETTINGS))}")
             if setting in settings:
                 raise ValueError(f"{setting} is set twice; set it once")
-            settings[setting] = _value(setting, text)
+            settings[setting] = value_of(setting, KINDS[setting], text, is_text=True)
             _check_says_something(setting, variant)
         except ValueError as error:
             raise ValueError(f"--variants: {name}: {error}") from None
@@ -206,20 +204,6 @@ def is_variant(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _value(setting: str, text: str) -> Any:
-    """The value of a setting. Raises ValueError if its text is not that of one; Config knows the ranges of numbers."""
-    kind = TYPES[setting]
-    if words := get_args(kind):
-        if text not in words:
-            raise ValueError(f"{setting} is {text!r}; give {' or '.join(words)}")
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        number = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{setting} is {text!r}; give {number}") from None
 
 
 def _check_says_something(setting: str, variant: Variant) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from experiments.cli import app
+from experiments.options import RunOptions, run_options
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
 from experiments.show import style
@@ -96,3 +98,10 @@ def metrics_rows(path: Path) -> list[dict[str, Any]]:
 def repeated_rows(path: Path) -> list[dict[str, Any]]:
     """The same without what differs from run to run on one machine: a run that is made again has them once more."""
     return [{key: value for key, value in row.items() if key not in WALL_CLOCK} for row in metrics_rows(path)]
+
+
+def run_options_of(*words: object) -> RunOptions:
+    """The options of ``run`` that these words of a command give."""
+    texts = ["run", *map(str, words)]
+    _, bound, _ = app.parse_args(texts, print_error=False, exit_on_error=False)
+    return run_options(next(iter(bound.args), None), bound.kwargs.get("given", {}), tuple(texts))

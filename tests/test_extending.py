@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, as somebody would use them: a package, installed or as --plugin, and a wheel."""
+"""docs/extending.md and docs/my-rope, as somebody would use them: a package, installed or as --plugin, and a wheel."""
 
 import json
 import os
@@ -47,13 +47,12 @@ print(json.dumps({"said": said, "examples": told}))
 
 
 def write_examples(directory: Path) -> Path:
-    """Every fenced block of the page that is named becomes the file of that name."""
-    blocks = re.findall(r"^```\w+ (\S+)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    for name, code in blocks:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    """The package, and every fenced block of the page that is named as the file of that name."""
+    shutil.copytree(
+        PROJECT / "docs/my-rope", directory, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+    )
+    for name, code in re.findall(r"^```\w+ (\S+)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
         (directory / name).write_text(code)
-    for empty in ("my_rope/__init__.py", "my_rope/gain/__init__.py"):
-        (directory / empty).touch()
     return directory
 
 

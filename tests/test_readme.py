@@ -98,20 +98,6 @@ REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe)/[\w.-]+?)(?:/repo
 """the folder of a comparison, which a page links to"""
 
 
-@pytest.mark.slow
-def test_the_table_of_results_is_the_report_s(report_of):
-    report = report_of("results/reference/convergence")
-    rows = re.findall(r"^\| (?:softmax|favor\+|elu\+1|relu)-.*", CONVERGENCE, flags=re.MULTILINE)
-    results = report.partition("## Table")[2].partition("\n##")[0]
-    reported = {line.split(" | ")[0]: line for line in results.splitlines() if line.startswith("| ")}
-    comparison = json.loads((PROJECT / "results/reference/convergence/comparison.json").read_text())
-    assert [row.strip("| ").split(" | ")[0] for row in rows] == [variant["name"] for variant in comparison["variants"]]
-    for row in rows:
-        variant, *values = row.strip("| ").split(" | ")
-        for value in values:
-            assert f" {value} |" in reported[f"| {variant}"], (variant, value)
-
-
 @pytest.mark.parametrize("kernel", ["favor+", "elu+1"])
 @pytest.mark.parametrize("reference", ["convergence", "convergence-long", "convergence-imdb"])
 def test_what_is_said_of_the_order_is_what_the_table_of_claims_says(kernel, reference):
@@ -214,8 +200,9 @@ def test_every_page_says_of_how_many_variants_the_rate_is_at_the_edge_of_its_gri
                 ]
                 counts = {"highest": chosen.count(rates[-1]), "lowest": chosen.count(rates[0])}
                 edges += [(str(count), str(len(chosen)), end) for end, count in counts.items() if count]
-        sentence = text.partition("Rates at the edge of their grid")[2].partition("\n\n")[0]
-        found = re.findall(r"(\d+) of (\d+) at the (highest|lowest)", " ".join(sentence.split()))
+        paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+        sentence = next((each for each in paragraphs if "Rates at the edge of their grid" in each), "")
+        found = re.findall(r"(\d+) of (\d+) at the (highest|lowest)", sentence)
         assert sorted(found) == sorted(edges), path.name
         said += len(found)
     assert said > 20
@@ -227,14 +214,16 @@ def test_the_table_of_speed_is_the_report_s(report_of):
         return [line.strip() for line in section.splitlines() if line.startswith("| ")][2:]
 
     targets, decoding = map(rows_of, ("speed", "speed-decoding"))
-    assert len(targets) > 10
-    assert all(row in SPEED for row in targets)
+    said = SPEED.partition("## Targets")[2].partition("## Decoding")[0].splitlines()
+    shown = [line for line in said if line.startswith("| ")][2:]
+    assert len(shown) >= 8
+    assert {*shown} <= {*targets}
+    assert {row for row in targets if row.endswith("| missed |")} <= {*shown}
     rows = (row.strip("| ").split(" | ") for row in decoding)
     decoding = {what: (target, f"{measured}, {verdict}") for what, target, measured, verdict in rows}
     for length, target in ((1024, "1.3"), (2048, "2"), (8192, "4")):
         cells = [
-            decoding[f"{topic}, context {length:,}: {case} rope after: speed against softmax rope"]
-            for topic in ("decoding", "decoding beside a busy process")
+            decoding[f"decoding, context {length:,}: {case} rope after: speed against softmax rope"]
             for case in ("favor+", "elu+1")
         ]
         assert {wanted for wanted, _ in cells} == {f"at least {target} times"}

@@ -10,7 +10,6 @@ from experiments.console import install_command, make_console, print_pairs, prog
 from experiments.data.corpus import DataSet
 from experiments.data.files import DATA_DIR_VARIABLE, cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS
-from experiments.options import DataOptions, ListOptions
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
 from experiments.variants import get_variant, variant_names
@@ -19,7 +18,7 @@ NEEDS = {"floater": ("torchdiffeq", "floater")}
 """by position, the module that it cannot do without, and its extra"""
 
 
-def list_all(options: ListOptions) -> int:
+def list_all() -> int:
     """Print the studies, presets, variants and data sets, those last that cannot run here. Returns the exit status."""
     console = make_console()
     studies = ((name, getattr(study, "question", str(study))) for name, study in STUDIES.each())
@@ -70,20 +69,14 @@ def availability(data_set: DataSet | str, data_dir: Path | None) -> str:
     return f"not here: {data_set.when_missing}" if place is None else f"here: {place}"
 
 
-def list_data(options: DataOptions) -> int:
-    """Print every data set, or the floors of a comparison.
-
-    Of a data set: where it is or would come from, its licence and size, and the commands that fetch it.
+def list_data(data_dir: Path | None) -> int:
+    """Print every data set: where it is or would come from, its licence and size, and the commands that fetch it.
 
     Reads and downloads nothing, but checks what was downloaded before. Returns the exit status. Raises ValueError if
-    the data directory does not exist, or there is no such comparison, or its data are not at hand.
+    the data directory does not exist.
     """
-    if options.floors is not None:
-        from experiments.commands.floors import print_floors  # which needs PyTorch
-
-        return print_floors(options.floors, options.data_dir)
     console = make_console()
-    resolved = resolve_data_dir(options.data_dir)
+    resolved = resolve_data_dir(data_dir)
     directory = (
         f"none (give --data-dir or set {DATA_DIR_VARIABLE}); DIR below stands for it"
         if resolved is None

@@ -14,13 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from experiments.commands.run import run
+from experiments.commands.plan import data_sets_of, make_plan
+from experiments.commands.run import run_plan
 from experiments.comparison import Comparison, load
-from experiments.console import program
-from experiments.options import ALL, BENCHMARK, RunOptions, as_words, parse
-from experiments.presets import get_preset
+from experiments.options import ALL, BENCHMARK, as_words, run_options
 from experiments.run.signals import Stopped
-from experiments.studies.registry import STUDIES
 
 
 def compare(
@@ -53,18 +51,16 @@ def compare(
         KeyboardInterrupt: it was stopped; the same call goes on from the last checkpoints.
     """
     given = {"variants": variants, "preset": preset, "data": data, "seeds": seeds, "out": out, **config}
-    words = as_words({f"--{name.replace('_', '-')}": value for name, value in given.items()})
-    options = parse("run", RunOptions, [experiment, *words], program())
+    options = run_options(experiment, given, ("run", experiment, *as_words(given)), origin="")
     if options.study in (ALL, BENCHMARK) or options.dry_run:
         raise ValueError("compare makes one comparison; run all, run benchmark and --dry-run are for the command line")
-    of_data = get_preset(options.preset, STUDIES[options.study]).of_data
-    if of_data and "data" not in options.settings:
+    if of_data := data_sets_of(options):
         raise ValueError(
             f"data is not given, and {experiment} is a comparison of each data set; give {' or '.join(of_data)}"
         )
     try:
         with _the_script_is_not_imported_again():
-            run(options)
+            run_plan(make_plan(options))
     except Stopped as stop:
         raise KeyboardInterrupt(f"stopped by {stop}; the same call goes on from the last checkpoints") from None
     return load(options.directory)

@@ -23,12 +23,11 @@ from experiments.console import (
 from experiments.data.files import cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
-from experiments.options import DoctorOptions
 from experiments.presets import PRESETS
 
 REQUIREMENTS = (
     "torch einops numpy pandas scipy matplotlib Jinja2 rich plotext pooch psutil safetensors filelock requests msgspec "
-    "performer-pytorch pillow bokeh"
+    "cyclopts docstring-parser performer-pytorch pillow bokeh"
 ).split()
 """the distributions of setup.cfg; their modules are called the same (but PIL), in lower case with underscores"""
 OPTIONAL = {
@@ -41,7 +40,7 @@ OPTIONAL = {
 
 
 def doctor(
-    options: DoctorOptions, runs: Path = Path("results/runs"), requirements: Sequence[str] = REQUIREMENTS
+    data_dir: Path | None = None, runs: Path = Path("results/runs"), requirements: Sequence[str] = REQUIREMENTS
 ) -> int:
     """Print what this machine has, what is missing and which presets it can run; never raises for what it examines.
 
@@ -50,10 +49,22 @@ def doctor(
     problems: list[str] = []
     console = make_console()
     say_that_it_loads("doctor")
-    print_pairs(console, machine(), "Machine")
+    devices, kernels = of_torch()
+    print_pairs(
+        console,
+        [
+            ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+            ("cores", str(available_cores())),
+            ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
+            ("CUDA", ", ".join(devices) or "no GPU that torch can use"),
+            *((f"{name} kernel", what) for name, what in kernels.items()),
+            ("cache directory", str(cache_directory())),
+        ],
+        "Machine",
+    )
     print_pairs(console, ((name, package(name, problems)) for name in requirements), "\nPackages")
     print_pairs(console, ((name, optional(name)) for name in OPTIONAL), "\nFor some studies")
-    print_pairs(console, data_sets(options.data_dir, problems), "\nData sets")
+    print_pairs(console, data_sets(data_dir, problems), "\nData sets")
     print_pairs(console, [(str(runs), writable(runs, problems))], "\nResults")
     console.print()
     for problem in problems:
@@ -61,41 +72,22 @@ def doctor(
     if problems:
         console.print("This machine cannot run the experiments yet.", style="bold")
         return EXIT_FAILED
-    *others, last = PRESETS[2:]
-    of_gpu = f"{', '.join(others)} and {last}"
-    presets = f"smoke, cpu, {of_gpu}" if cuda_devices() else f"smoke and cpu; {of_gpu} need a CUDA GPU"
+    of_gpu = f"{', '.join(PRESETS[2:-1])} and {PRESETS[-1]}"
+    presets = f"smoke, cpu, {of_gpu}" if devices else f"smoke and cpu; {of_gpu} need a CUDA GPU"
     console.print(f"This machine can run the presets {presets}.", style="bold")
     return 0
 
 
-def machine() -> list[tuple[str, str]]:
-    """Python, processors, memory and GPUs."""
-    return [
-        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("cores", str(available_cores())),
-        ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
-        ("CUDA", ", ".join(cuda_devices()) or "no GPU that torch can use"),
-        *((f"{name} kernel", what) for name, what in _kernels().items()),
-        ("cache directory", str(cache_directory())),
-    ]
-
-
-def _kernels() -> dict[str, str]:
-    try:
-        from linear_rope import kernels
-    except (ImportError, OSError):
-        return {}
-    return kernels()
-
-
-def cuda_devices() -> list[str]:
-    """The names of the GPUs that torch can use, with their memory."""
+def of_torch() -> tuple[list[str], dict[str, str]]:
+    """The GPUs that torch can use, with their memory, and the kernels that run here; none where it cannot be loaded."""
     try:
         import torch
+
+        from linear_rope import kernels
     except (ImportError, OSError):
-        return []
+        return [], {}
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices]
+    return [f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices], kernels()
 
 
 def package(name: str, problems: list[str]) -> str:

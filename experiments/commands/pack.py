@@ -15,7 +15,6 @@ from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from experiments.objects import Run
-from experiments.options import PackOptions
 from experiments.records.csv_files import find_table, read_table
 from experiments.records.files import read_file, write_atomically
 from experiments.records.parquet import RunRows, read_rows, runs_as_parquet, texts_as_parquet
@@ -56,16 +55,15 @@ AS_THEY_ARE = (TOKENIZER, "measurements.jsonl")
 WAS_RUNNING = "it was being trained when this was packed"
 
 
-def pack(options: PackOptions) -> int:
+def pack(directory: Path, out: Path, weights: bool = False) -> int:
     """Pack the comparison in a directory, and its trials of learning rates. Returns the exit status.
 
     Raises:
         ValueError: it is none, something in it is damaged, or what is packed in ``out`` is something else; then nothing
             was written.
     """
-    directory, out = options.directory, options.out
     check_directory(out)
-    packed = _packed(directory, out, options.weights)
+    packed = _packed(directory, out, weights)
     trials = directory / TRIALS
     of_trials = _packed(trials, out / TRIALS, False) if (trials / "comparison.json").exists() else _Packed({}, {})
     for path, content in (packed.files | of_trials.files).items():

@@ -1,167 +1,170 @@
-"""What a run is going to do: its head, the plan of a dry run, and trial steps of small models that tell its cost."""
+"""From options to a plan: what a comparison is to be, all of it checked without PyTorch; and whether it is there."""
 
-import dataclasses
-import statistics
-import time
-import timeit
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
-from experiments.config import Config, budget_steps
-from experiments.console import duration
-from experiments.data.corpus import Data
-from experiments.data.registry import DATA_SETS
-from experiments.extensions import origins
-from experiments.options import RunOptions
-from experiments.records.schema import Comparison, Origin
-from experiments.run.registry import LAUNCHERS
+from experiments.config import Config
+from experiments.data.registry import load_data
+from experiments.options import BENCHMARK, RunOptions
+from experiments.presets import get_preset
+from experiments.records.lock import check_free
+from experiments.records.record import is_finished, read_comparison, run_directory
+from experiments.records.schema import CONTINUED, Comparison
+from experiments.run.registry import check_resources
+from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.registry import STUDIES
-from experiments.trackers.registry import TRACKERS, parse_trackers
-from experiments.train.evaluate import on_device
-from experiments.train.models import build_model
-from experiments.train.objectives import Objective
-from experiments.train.optimizers import make_optimizer
-from experiments.train.schedule import fall_begins
-from experiments.train.steps import Steps
-from experiments.train.tuning import MOST_BEYOND, fewest_trials
-from experiments.variants import Variant, modules_of
-from linear_rope.ops.linear import native, triton_form
+from experiments.study import Study
+from experiments.trackers.registry import parse_trackers
+from experiments.variants import Variant, check_variants_differ, parse_variants
 
-MEASURING_SECONDS = 3
+MEASURED = ("preset", "out", "device", "dry_run", "plugin", "config")
+"""options of a study that trains nothing"""
+MOST_RATE_SEEDS = 3
+"""of the best learning rate and its neighbours"""
 
 
-def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
-    """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
-    modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
-    modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
-    modules.update(TRACKERS.origin(name) for name in parse_trackers(options.tracker))
-    modules.update(*(modules_of(variant.name, variant.kernel, variant.position) for variant in comparison.variants))
-    found = [Origin(**origin) for origin in origins(module for module in modules if module)]
-    comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
-    return found
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A comparison that is to be made: every variant with every seed, in one directory. Nothing is parsed again."""
+
+    options: RunOptions
+    study: Study
+    config: Config
+    """what all variants share"""
+    variants: tuple[Variant, ...]
+    seeds: int
+    rate_seeds: int = MOST_RATE_SEEDS
+    """how many seeds decide between the best learning rates, if there are as many"""
+    limit: TimeLimit | None = None
+    """of this comparison, or of several together"""
+
+    @property
+    def root(self) -> Path:
+        """The comparison's directory."""
+        return self.options.directory
+
+    @property
+    def configs(self) -> dict[str, Config]:
+        """By variant, what it is trained with."""
+        return {variant.name: variant.config(self.config) for variant in self.variants}
 
 
-def print_head(
-    console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int | None
-) -> None:
-    """``workers`` is None if the launcher knows how many runs there is room for."""
-    config = comparison.config
-    at_a_time = "as many at a time as there is room for" if workers is None else f"{workers} at a time"
-    console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
-    console.print(
-        f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
-        f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {at_a_time} on "
-        f"{comparison.machine['device']}; causal linear attention: {_kernel(device)}",
-        soft_wrap=True,
-    )
+def make_plan(options: RunOptions, config: Config | None = None, limit: TimeLimit | None = None) -> Plan:
+    """The plan of a study's options; ``config``, if not the preset's, and ``limit``, if of several comparisons.
+
+    Raises ValueError for wrong use.
+    """
+    study = STUDIES[options.study]
+    if not study.variants:
+        options.refuse_others(MEASURED, f"says what is trained, and {options.study} trains nothing")
+    check_together(options)
+    parse_trackers(options.tracker)
+    check_resources(options.launcher, options.resources)
+    seeds = options.seeds
+    if config is None:
+        preset = get_preset(options.preset, study)
+        config, seeds = preset.config_of(options.settings), seeds or preset.seeds
+    variants = parse_variants(options.variants or ",".join(study.variants)) if study.variants else ()
+    check_variants_differ(variants, config)
+    if limit is None and options.for_ is not None:
+        limit = TimeLimit(parse_time(options.for_))
+    return Plan(options=options, study=study, config=config, variants=variants, seeds=seeds or 0, limit=limit)
 
 
-def _kernel(device: torch.device) -> str:
-    """What computes causal linear attention in float32 on a device."""
-    if native.takes(torch.float32, device):
-        return native.description()
-    if device.type == "cuda" and triton_form.takes(torch.float32, device):
-        return "Triton where it is proved on this GPU, else the chunked form in PyTorch"
-    why_not = f" (native kernel: {native.description()})" if device.type == "cpu" else ""
-    return f"the chunked form in PyTorch{why_not}"
+TOGETHER: tuple[tuple[Callable[[RunOptions], Any], str], ...] = (
+    (
+        lambda o: o.shard and o.nproc == 1,
+        "--shard is given, and --nproc is 1; give --nproc 2 or more, or leave --shard out",
+    ),
+    (
+        lambda o: o.task is not None and o.study != BENCHMARK,
+        "--task is for run benchmark, and {0.study} has no tasks; leave it out",
+    ),
+    (
+        lambda o: o.pack is not None and o.study != BENCHMARK,
+        "--pack is for run benchmark, and {0.study} has no tasks; leave it out",
+    ),
+    (
+        lambda o: o.extend and o.dry_run,
+        "--extend changes what is there, and --dry-run writes nothing; leave out one",
+    ),
+    (
+        lambda o: o.prepare and o.dry_run,
+        "--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one",
+    ),
+    (
+        lambda o: o.prepare and o.learning_rates,
+        "--prepare makes the directories of all runs at once, at rates that are known; leave out --learning-rates",
+    ),
+    (
+        lambda o: o.for_ is not None and o.launcher != "local",
+        "--for is for runs of this machine, and --launcher is {0.launcher}; leave one of them out",
+    ),
+)
+"""what does not go together, and what is said of it"""
 
 
-def print_plan(
-    console: Console,
-    comparison: Comparison,
-    variants: tuple[Variant, ...],
-    config: Config,
-    objective: Objective,
-    device: torch.device,
-    workers: int | None,
-) -> None:
-    print_head(console, comparison, objective.corpus, device, workers)
-    console.print("measuring a training step of each variant (one layer, few sequences)")
-    seconds_of = estimated_seconds(variants, config, objective, device)
-    seeds, rates = len(comparison.seeds), comparison.learning_rates
-    table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
-    total, runs, trials, tokens = 0.0, 0, 0, 0
-    for variant, described in zip(variants, comparison.variants, strict=True):
-        own, seconds = variant.config(config), seconds_of[variant.name]
-        is_tuned = bool(rates) and "learning_rate" not in variant.settings
-        tried = fewest_trials(len(rates), comparison.rate_seeds) if is_tuned else 0
-        # The trials at the best rate are the variant's runs with their seeds.
-        mine = seeds + tried - (comparison.rate_seeds if is_tuned else 0)
-        total, runs, trials = total + seconds * mine, runs + mine, trials + tried
-        tokens += mine * own.steps * own.tokens_per_step
-        sizes = described.parameters, described.position_parameters, own.steps * own.tokens_per_step
-        table.add_row(variant.name, str(mine), *(f"{size:,}" for size in sizes), duration(seconds))
-    console.print(table)
-    if trials:
-        console.print(
-            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}): each with the first "
-            f"seed, the best and its neighbours with {comparison.rate_seeds}; those at the best are the variant's own "
-            "runs. That is the least: where the best stands at an edge of the grid, rates beyond it are tried too, up "
-            f"to {MOST_BEYOND} at each edge",
-            soft_wrap=True,
+def check_together(options: RunOptions) -> None:
+    """Raises ValueError if two options do not go together."""
+    for is_wrong, said in TOGETHER:
+        if is_wrong(options):
+            raise ValueError(said.format(options))
+
+
+def data_sets_of(options: RunOptions) -> Mapping[str, Mapping[str, Any]]:
+    """The data sets that a study is run on one after the other, with their settings; none if one is given."""
+    return {} if "data" in options.settings else get_preset(options.preset, STUDIES[options.study]).of_data
+
+
+def nothing_to_do(plan: Plan) -> str:
+    """What is said if all of it is trained, measured and reported, and nothing is newer; if not, or in doubt, ""."""
+    options, root = plan.options, plan.root
+    if options.extend or options.dry_run or options.prepare or not plan.variants:
+        return ""
+    try:
+        there = read_comparison(root)
+        if not (_holds(there, plan) and _is_newest(root, there)):
+            return ""
+        check_free(root)
+    except (ValueError, OSError):  # no comparison, a damaged one or another's: whoever goes on says so
+        return ""
+    runs, report = len([*there.runs]), root / "report.html"
+    notes = [f"note: {note}\n" for note in there.notes if not note.startswith(CONTINUED)]
+    again = "without the report, the same command measures again what the notes name\n" if notes else ""
+    said = f"{runs} of {runs} runs are done already, and the report is newer: there is nothing to do ({report})"
+    return "".join([*notes, again, said])
+
+
+def _holds(there: Comparison, plan: Plan) -> bool:
+    options, config = plan.options, plan.config
+    rates = sorted(map(float, options.learning_rates.split(","))) if options.learning_rates else []
+    recorded = {variant.name: variant.settings for variant in there.variants}
+    return (
+        (there.study, asdict(Config()) | there.config) == (plan.study.name, asdict(config))
+        and sorted(there.learning_rates) == rates
+        and {*range(plan.seeds)} <= {*there.seeds}
+        and options.baseline in (None, there.baseline)
+        and all(_is_as_recorded(each, recorded.get(each.name), bool(rates)) for each in plan.variants)
+        and all(is_finished(plan.root, *run, config.steps) for run in there.runs)
+        and (
+            options.data_file is None or load_data(config.data, None, options.data_file).sha256 == there.data[0].sha256
         )
-    at_once = 1 if workers is None else min(workers, runs)
-    console.print(
-        f"{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
-        f"{workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
     )
 
 
-def estimated_seconds(
-    variants: Iterable[Variant],
-    config: Config,
-    objective: Objective,
-    device: torch.device,
-    measuring_seconds: float = MEASURING_SECONDS,
-) -> dict[str, float]:
-    """Seconds of a run of each variant, by name, from trial steps now.
-
-    After ``measuring_seconds`` one that differs from a measured one in its learning rate alone is taken to be as fast.
-    """
-    begun, measured = time.monotonic(), dict[tuple[str, str, Config], float]()
-    found = {}
-    for variant in variants:
-        own = variant.config(config)
-        alike = (variant.kernel, variant.position, dataclasses.replace(own, learning_rate=config.learning_rate))
-        if alike not in measured or time.monotonic() - begun < measuring_seconds:
-            measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
-        found[variant.name] = measured[alike]
-    return found
+def _is_as_recorded(variant: Variant, recorded: dict[str, Any] | None, is_tuned: bool) -> bool:
+    """Whether a variant is in the record with its settings, and with its own learning rate if that is searched."""
+    if recorded is None or (is_tuned and "learning_rate" not in recorded):
+        return False
+    found = {"learning_rate": recorded["learning_rate"]} if is_tuned else {}
+    return recorded == found | dict(variant.settings)
 
 
-def _estimated_seconds(variant: Variant, config: Config, objective: Objective, device: torch.device) -> float:
-    """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included.
-
-    On a GPU, where those would tell of launches alone, from whole steps (not compiled, so of a slower run).
-    """
-    torch.set_num_threads(config.threads)
-    trial, sequences = _trial_step(variant, config, objective, device)
-    times = timeit.repeat(trial, repeat=3, number=1)
-    per_sequence = statistics.mean(times[1:]) * (1 if device.type == "cuda" else config.layers) / sequences
-    if device.type == "cuda":
-        del trial
-        torch.cuda.empty_cache()  # the runs are other processes
-    budgets, evaluations = budget_steps(config.budgets), config.steps // config.evaluate_every + 1
-    steps = config.steps + sum(end - fall_begins(end, config) for end in budgets)
-    # A forward pass is a third of a training step.
-    evaluated = (evaluations * config.evaluation_windows + (1 + len(budgets)) * config.test_windows) / 3
-    return per_sequence * (steps * config.batch_size + evaluated)
-
-
-def _trial_step(
-    variant: Variant, config: Config, objective: Objective, device: torch.device
-) -> tuple[Callable[[], object], int]:
-    """A training step of a one-layer model, on a GPU of the whole one on a whole batch, and the sequences it takes."""
-    is_whole = device.type == "cuda"
-    sequences = config.batch_size if is_whole else max(1, min(config.batch_size, 1024 // config.context))
-    # A learning rate of almost nothing: the steps are a trial, and must not diverge.
-    layers = config.layers if is_whole else 1
-    small = dataclasses.replace(config, layers=layers, batch_size=sequences, learning_rate=1e-12, compile="no")
-    model = build_model(variant, small, 0, objective).to(device)
-    steps = Steps(model, make_optimizer(model, small), objective, small)
-    batch = on_device(tuple(tensor[:sequences] for tensor in objective.batch(0, 0)), device)
-    return partial(steps.make, 0, batch), sequences
+def _is_newest(root: Path, there: Comparison) -> bool:
+    """Whether nothing that the report is made of was written after it."""
+    sources = [root / "comparison.json", *root.glob("*.parquet")]
+    for run in there.runs:
+        sources += run_directory(root, *run).glob("[!.]*.json*")
+    return (root / "report.html").stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in sources)

@@ -1,88 +1,87 @@
-"""The run command: what it is to do, checked as far as that goes without PyTorch, and then done."""
+"""The run command: its options, and what it runs: one comparison, one of each data set, or all of them."""
 
-from experiments.commands.finished import is_reported
-from experiments.config import Config, check_range
-from experiments.console import program, say_that_it_loads
-from experiments.options import ALL, BENCHMARK, RunOptions, parse
-from experiments.presets import get_preset
-from experiments.records.record import read_comparison
-from experiments.run.registry import check_resources
-from experiments.run.time_limit import TimeLimit
-from experiments.studies.registry import STUDIES
-from experiments.trackers.registry import parse_trackers
-from experiments.variants import parse_variants
+from typing import Annotated, TypedDict
 
-MOST_SEEDS, MOST_WORKERS, MOST_PROCESSES = 1000, 4096, 4096
+from cyclopts import Group, Parameter
+from docstring_parser import parse_from_object
+
+from experiments.commands.plan import Plan, data_sets_of, make_plan, nothing_to_do
+from experiments.config import SETTINGS, Config
+from experiments.console import say_that_it_loads
+from experiments.options import ALL, BENCHMARK, KINDS, RunOptions, all_values, flag, is_given, run_options
+
+SETTINGS_GROUP = Group("What every run is trained with (here what cpu has; --preset sets most of it)", sort_key=2)
+OPTIONS_GROUP = Group("Options", sort_key=1)
+OTHER_NAMES = {"run_timeout": "--cell-timeout", "dry_run": "--plan"}
 
 
-def run(options: RunOptions, limit: TimeLimit | None = None) -> int:
-    """Run a study, or all of them. Returns the exit status. ``limit`` is that of several comparisons together.
+def _parameter(name: str, help: str) -> Parameter:
+    """An option of ``run``. Of a setting the help is what stands before the first semicolon."""
+    is_setting = name in SETTINGS
+    return Parameter(
+        name=flag(name),
+        alias=OTHER_NAMES.get(name),
+        help=f"{help.partition(';')[0]} [{getattr(Config(), name)}]" if is_setting else " ".join(help.split()),
+        group=SETTINGS_GROUP if is_setting else OPTIONS_GROUP,
+        converter=all_values if name == "plugin" else is_given if KINDS[name] is bool else None,
+        show_choices=name != "preset",
+    )
+
+
+HELP = {each.arg_name: each.description for kind in (RunOptions, Config) for each in parse_from_object(kind).params}
+Given = TypedDict(  # type: ignore[misc]
+    "Given", {name: Annotated[kind, _parameter(name, HELP[name])] for name, kind in KINDS.items()}, total=False
+)
+
+
+def run(
+    study: str | None = None,
+    /,
+    *,
+    given: Annotated[Given, Parameter(name="*")] = {},  # noqa: B006
+    words: Annotated[tuple[str, ...], Parameter(parse=False)],
+) -> int:
+    """Run a study: train its variants, measure them, and write tables, figures and a report.
+
+    Args:
+        study: name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark"
+    """
+    return run_study(run_options(study, given, words))
+
+
+def run_study(options: RunOptions) -> int:
+    """Run a study, or all of them. Returns the exit status.
 
     Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
     """
-    for name, value, most in (
-        ("--seeds", options.seeds, MOST_SEEDS),
-        ("--workers", options.workers, MOST_WORKERS),
-        ("--nproc", options.nproc, MOST_PROCESSES),
-    ):
-        if value is not None:
-            check_range(name, value, 1, most)
-    if options.shard and options.nproc == 1:
-        raise ValueError("--shard is given, and --nproc is 1; give --nproc 2 or more, or leave --shard out")
-    if not options.run_timeout > 0:
-        raise ValueError(f"--run-timeout is {options.run_timeout}; give a positive number of seconds")
     if options.study == ALL:
         say_that_it_loads("run all")
-        from experiments.commands.run_all import run_all
+        from experiments.commands.run_several import run_all
 
-        return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
-    for flag, its_own in {"--task": options.task, "--pack": options.pack}.items():
-        if its_own is not None and options.study != BENCHMARK:
-            raise ValueError(f"{flag} is for run benchmark, and {options.study} has no tasks; leave it out")
+        return run_all(options, run_study)
     if options.study == BENCHMARK:
         say_that_it_loads("run benchmark")
         from experiments.commands.run_benchmark import run_benchmark
 
         return run_benchmark(options)
-    parse_trackers(options.tracker)
-    check_resources(options.launcher, options.resources)
-    if options.extend and options.dry_run:
-        raise ValueError("--extend changes what is there, and --dry-run writes nothing; leave out one")
-    if options.prepare and options.dry_run:
-        raise ValueError("--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one")
-    if options.prepare and options.learning_rates:
-        raise ValueError(
-            "--prepare makes the directories of all runs at once, at rates that are known; leave out --learning-rates"
-        )
-    config = resolved_config(options)
-    if options.variants is not None:
-        parse_variants(options.variants)
-    if is_reported(STUDIES[options.study], options, config):
-        runs = len([*read_comparison(options.directory).runs])
-        report = options.directory / "report.html"
-        print(f"{runs} of {runs} runs are done already, and the report is newer: there is nothing to do ({report})")
+    if of_data := data_sets_of(options):
+        from experiments.commands.run_several import run_data_sets
+
+        return run_data_sets(options, of_data, run_plan)
+    return run_plan(make_plan(options))
+
+
+def run_plan(plan: Plan) -> int:
+    """Make a comparison, if there is anything to do. Returns the exit status; raises as ``run_study``."""
+    options = plan.options
+    if said := nothing_to_do(plan):
+        print(said)
         return 0
     say_that_it_loads(f"run {options.study}")
-    if (of_data := get_preset(options.preset, STUDIES[options.study]).of_data) and "data" not in options.settings:
-        from experiments.commands.run_data_sets import run_data_sets
-
-        return run_data_sets(
-            options, of_data, lambda words, limit: run(parse("run", RunOptions, words, program()), limit)
-        )
     # From here on, because these load PyTorch.
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
     from experiments.records.store import check_directory
 
     check_directory(options.directory)
-    study = STUDIES[options.study]
-    if options.prepare and not study.variants:
-        raise ValueError(f"--prepare is for studies that train, which {options.study} does not; leave it out")
-    if not study.variants:
-        return run_measurements(study, options)
-    return run_training(study, options, config, limit=limit)
-
-
-def resolved_config(options: RunOptions) -> Config:
-    """What every run is trained with: the preset's settings, and before them those that were given."""
-    return get_preset(options.preset, STUDIES[options.study]).config_of(options.settings)
+    return run_training(plan) if plan.study.variants else run_measurements(plan)

@@ -8,7 +8,7 @@ whose rate is not found yet waits for it.
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,43 +16,40 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from experiments.commands.estimate import estimated_seconds
 from experiments.commands.pack import pack
-from experiments.commands.plan import estimated_seconds
+from experiments.commands.plan import check_together, make_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.commands.run_training import run_training
 from experiments.config import Config
-from experiments.console import command_line, duration, make_console, printable, program
+from experiments.console import command_line, duration, make_console, printable
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.objects import Job, Run
-from experiments.options import PackOptions, RunOptions, as_words, given_options, parse
+from experiments.options import RunOptions, as_words
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
 from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
-from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
 from experiments.train.models import resolve_device
 from experiments.train.objectives import Objective
 from experiments.train.tuning import SEED, parse_rates, search_of, trial_name
-from experiments.variants import get_variant, parse_variants, without_rate
+from experiments.variants import Variant, get_variant, parse_variants, without_rate
 
-OPTIONS = (
-    "--preset", "--task", "--variants", "--out", "--data-dir", "--device", "--workers", "--nproc", "--run-timeout",
-    "--reuse", "--tracker", "--for", "--pack", "--dry-run", "--plugin",
-)  # fmt: skip
+OPTIONS = tuple(
+    "preset task variants out data_dir device workers nproc run_timeout reuse tracker for_ pack dry_run plugin".split()
+)
 """what it takes; what is trained, and how, is frozen"""
-RECORDED = ("--preset", "--out", "--data-dir", "--device", "--plugin")
+RECORDED = ("preset", "out", "data_dir", "device", "plugin")
 """those of them that the record of a task names"""
 PRESETS = ("cpu", "smoke")
 
 
 def run_benchmark(options: RunOptions, clock: Callable[[], float] = time.monotonic) -> int:
     """Train what is missing, or print the plan. Returns the exit status. Raises ValueError for wrong use."""
-    if refused := [flag for flag in given_options(options) if flag not in OPTIONS]:
-        raise ValueError(
-            f"{', '.join(refused)} would make other runs than those of benchmark {NAME}; it takes {', '.join(OPTIONS)}"
-        )
+    options.refuse_others(OPTIONS, f"would make other runs than those of benchmark {NAME}")
+    check_together(options)
     if options.preset not in PRESETS:
         raise ValueError(f"--preset is {options.preset}; run benchmark has {' and '.join(PRESETS)}")
     limit = None if options.for_ is None else TimeLimit(parse_time(options.for_), clock)
@@ -287,7 +284,7 @@ class _Driver:
         root, packed = self.root(task), self.packed(task)
         if packed and (root / "comparison.json").exists():
             try:
-                return pack(PackOptions(directory=root, out=packed, weights=self.benchmark.tasks[task].weights))
+                return pack(root, packed, self.benchmark.tasks[task].weights)
             except ValueError as error:
                 self.console.print(f"error: {task} is not packed: {printable(str(error))}", soft_wrap=True)
                 return EXIT_FAILED
@@ -309,7 +306,7 @@ class _Driver:
                 self.seconds(each, job)
             self._limit_of(each.task, limit)
         # What its record names is the command of this task alone, always the same.
-        words = as_words({flag: value for flag, value in given_options(self.options).items() if flag in RECORDED})
+        words = as_words({name: value for name, value in self.options.given.items() if name in RECORDED})
         options = replace(
             self.options,
             variants=",".join(ready),
@@ -319,11 +316,23 @@ class _Driver:
             words=("run", STUDY, f"--task={each.task}", *words),
         )
         rates = self.rates_found(task.rates) if task.rates else {}
-        status = run_training(STUDIES[STUDY], options, self.config(each.task), rates, limit, rate_seeds=1)
+        plan = make_plan(options, self.config(each.task), limit)
+        status = run_training(
+            replace(plan, variants=tuple(_at_rate(one, rates) for one in plan.variants), rate_seeds=1)
+        )
         return EXIT_FAILED if waiting else status
 
     def _measure(self, each: Comparison) -> int:
         """Of a study that trains nothing."""
-        words = as_words({f"--{name}": getattr(self.options, name) for name in ("preset", "device", "plugin")})
-        options = parse("run", RunOptions, [each.study, *words, f"--out={self.root(each.task)}"], program())
-        return run_measurements(STUDIES[each.study], options)
+        given = {
+            name: self.options.given[name] for name in ("preset", "device", "plugin") if name in self.options.given
+        }
+        out = self.root(each.task)
+        words = ("run", each.study, *as_words(given), f"--out={out}")
+        return run_measurements(make_plan(replace(self.options, study=each.study, out=out, given=given, words=words)))
+
+
+def _at_rate(variant: Variant, rates: Mapping[str, float]) -> Variant:
+    """The variant at the learning rate that was found for it, if one was."""
+    own = {"learning_rate": rates[variant.name]} if variant.name in rates else {}
+    return replace(variant, settings={**variant.settings, **own})

@@ -1,42 +1,32 @@
 """The run command for a study that trains nothing: its measurements, one after the other, and its report."""
 
-import dataclasses
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 
-from experiments.commands.plan import note_plugins
+from experiments.commands.estimate import note_plugins
+from experiments.commands.plan import Plan
 from experiments.console import command_line, make_console
 from experiments.errors import EXIT_FAILED
-from experiments.options import RunOptions, given_options
 from experiments.records import store
 from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import read_comparison, write_record
 from experiments.records.schema import Comparison
 from experiments.report.report import write_report
-from experiments.study import Study, resolve
+from experiments.study import resolve
 from experiments.train.models import resolve_device
 
-OPTIONS = ("--preset", "--out", "--device", "--dry-run", "--plugin", "--config")
-"""what such a study takes; the others say what is trained"""
 
-
-def run_measurements(study: Study, options: RunOptions) -> int:
-    """Measure what is missing and write the report. Returns the exit status. Raises ValueError for wrong use."""
-    refused = [flag for flag in given_options(options) if flag not in OPTIONS]
-    if refused:
-        raise ValueError(
-            f"{', '.join(refused)} says what is trained, and {options.study} trains nothing; it takes "
-            f"{', '.join(OPTIONS)}"
-        )
+def run_measurements(plan: Plan) -> int:
+    """Measure what is missing and write the report. Returns the exit status; raises as ``run_training``."""
+    study, options, root, console = plan.study, plan.options, plan.root, make_console()
     device = resolve_device(options.device)
     missing_of, notes_of = resolve(study.missing), resolve(study.notes)
     config = resolve(study.settings)(options.preset, device.type)
-    console = make_console()
-    root = options.directory
     comparison = store.new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
-    comparison.config = msgspec.json.decode(msgspec.json.encode(dataclasses.asdict(config)))
+    comparison.config = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     if (root / "comparison.json").is_file():
         comparison = _continued(root, comparison, bool(missing_of(root, config)))
     continued = [note for note in comparison.notes if note.startswith(store.CONTINUED)]

@@ -1,10 +1,9 @@
-"""The run command for a study that trains: from its options to a comparison on disk."""
+"""The run command for a study that trains: from a plan to a comparison on disk."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,14 +11,14 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.plan import estimated_seconds, note_plugins, print_head, print_plan
+from experiments.commands.estimate import estimated_seconds, note_plugins, print_head, print_plan
+from experiments.commands.plan import Plan
 from experiments.config import Config
 from experiments.console import available_cores, command_line, duration, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.objects import Needs, Run, parse_needs
 from experiments.options import RunOptions
-from experiments.presets import get_preset
 from experiments.records import environment, store
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import check_free, only_one_run
@@ -42,135 +41,58 @@ from experiments.run.plan import Training, prepare_runs
 from experiments.run.registry import LAUNCHERS, is_elsewhere
 from experiments.run.reuse import ReusableRun, other_code, reusable_runs, take_over
 from experiments.run.runs import train_runs
-from experiments.run.time_limit import TimeLimit, parse_time, without_limit
-from experiments.study import Study, resolve
+from experiments.run.time_limit import TimeLimit, without_limit
+from experiments.study import resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.train import models, tuning
 from experiments.train.chosen_objective import make_objective
 from experiments.train.group import check_can_shard
 from experiments.train.objectives import Objective, evaluated, floors_of
 from experiments.train.tuning import parse_rates, untuned
-from experiments.variants import (
-    RANDOM_KERNELS,
-    SIZES,
-    Variant,
-    check_variants_differ,
-    get_variant,
-    parse_variants,
-    without_rate,
-)
+from experiments.variants import SIZES, Variant, get_variant, without_rate
 
 MOST_ON_A_GPU = 4
 """runs at a time, unless it is said: each takes memory there"""
+Failures = dict[tuple[Path, Run], Ended]
+"""by comparison's directory and run, trials of learning rates among them"""
 
 
-def run_training(
-    study: Study,
-    options: RunOptions,
-    config: Config,
-    rates: Mapping[str, float] | None = None,
-    limit: TimeLimit | None = None,
-    rate_seeds: int = tuning.MOST_SEEDS,
-) -> int:
+def run_training(plan: Plan) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
-
-    ``rates`` are those of variants that have another learning rate than the comparison.
-    ``limit`` is that of several comparisons together, instead of the options'. ``rate_seeds``, if there are as many,
-    decide between the best learning rates.
 
     Raises ValueError for wrong use; then nothing was written.
     """
-    seeds = get_preset(options.preset, study).seeds if options.seeds is None else options.seeds
-    variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
-    own_rates = {name: {"learning_rate": rate} for name, rate in (rates or {}).items()}
-    variants = tuple(
-        dataclasses.replace(one, settings={**one.settings, **own_rates.get(one.name, {})}) for one in variants
-    )
-    grid = [] if options.learning_rates is None else parse_rates(options.learning_rates)
-    if limit is None and options.for_ is not None:
-        limit = TimeLimit(parse_time(options.for_))
-    if limit and options.launcher != "local":
-        raise ValueError(
-            f"--for is for runs of this machine, and --launcher is {options.launcher}; leave one of them out"
-        )
-    root = options.directory
-    if options.extend:
-        config = extended_config(root, config, options.settings)
+    options, root, console = plan.options, plan.root, make_console()
     device = _device(options)
     if options.shard:
         check_can_shard(device)
-    workers = options.workers
-    if workers is None and not is_elsewhere(options.launcher):
-        workers = max(1, available_cores() // (config.threads * options.nproc))
-        if device.type == "cuda":
-            workers = min(workers, runs_beside_each_other(root))
-    count = options.nproc
-    default = Needs(config.threads * count, count if device.type == "cuda" else 0, nproc=count)
-    launcher = LAUNCHERS[options.launcher](workers=workers, needs=parse_needs(options.resources, default))
-    configs = {variant.name: variant.config(config) for variant in variants}
-    check_variants_differ(variants, config)
-    for one in configs.values():
-        check_can_share(one.batch_size, options.nproc)
-    if device.type == "cpu" and not is_elsewhere(options.launcher):
-        at_once = min(workers or 1, seeds * len(variants))
-        models.check_memory(max(configs.values(), key=lambda variant: variant.dim), at_once)
-    corpus = load_data(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
-    objective = make_objective(corpus, config, root)
-    parameters = {
-        variant.name: _parameters(variant, configs[variant.name], objective.of(variant.settings))
-        for variant in variants
-    }
-    sizes = {name: tuple(getattr(variant, size) for size in SIZES) for name, variant in configs.items()}
-    for size in {*sizes.values()}:
-        models.check_parameters_match({name: parameters[name] for name in sizes if sizes[name] == size})
-    passed_over: list[str] = []
-    reusable = {} if options.reuse is None else reusable_runs(options.reuse, passed_over)
-
-    console = make_console()
-    command = command_line(without_limit(options.words))
-    comparison = store.new_comparison(root, options.study, options.preset, command, device)
-    comparison.config = dataclasses.asdict(config)
-    comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
-    comparison.seeds = list(range(seeds))
-    comparison.data = [objective.corpus.describe()]
-    comparison.objective = objective.describe()
-    comparison.evaluated_windows = {
-        split: len(objective.windows(split, most)[0]) for split, most in evaluated(config).items()
-    }
-    comparison.initial_weights = {
-        f"{variant.name}/seed{seed}": sha256
-        for variant in variants
-        for seed in comparison.seeds
-        if (sha256 := objective.initial_weights(variant, seed))
-    }
-    comparison.learning_rates = grid
-    comparison.rate_seeds = min(rate_seeds, seeds) if grid else 0
-    comparison.baseline = options.baseline or ""
-    comparison.notes += passed_over
-    if options.extend and was_stopped(root, config):
-        with only_one_run(root, console):
-            extend(root, config)
-    # What cannot be merged is refused before anything is written.
-    checked = as_it_was(root, comparison) if options.extend else comparison
-    tuning.check_trials(root, store.with_baseline(store.merge_with_existing(root, checked), options.baseline))
     if options.extend:
-        with only_one_run(root, console):
-            extend(root, config)
+        plan = dataclasses.replace(plan, config=extended_config(root, plan.config, options.settings))
+    workers = _workers(plan, device)
+    launcher = _launcher(plan, device, workers)
+    _check_sizes(plan, device, workers)
+    data = load_data(plan.config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
+    objective = make_objective(data, plan.config, root)
+    comparison = _described(plan, objective, device)
+    reusable = {} if options.reuse is None else reusable_runs(options.reuse, comparison.notes)
+    if options.extend:
+        _extend(plan, comparison, console)
+    # What cannot be merged is refused before anything is written.
+    merged = store.with_baseline(store.merge_with_existing(root, comparison), options.baseline)
+    tuning.check_trials(root, merged)
     if options.dry_run:
         if device.type == "cuda":
             models.resolve_device("cuda")  # whose step is to be measured
         check_free(root)
-        print_plan(console, comparison, variants, config, objective, device, workers)
+        print_plan(console, comparison, plan, objective, device, workers)
         return 0
     store.make_directory(root)
-    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, limit, workers or 1)
+    trainer = _Trainer(plan, console, objective, device, launcher, workers or 1, reusable)
     with only_one_run(root, console):
         comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
-        print_head(console, comparison, objective.corpus, device, workers)
+        print_head(console, comparison, data, device, workers)
         with store.failing_after_it_began(root):
-            if options.prepare:
-                return _prepare(trainer, comparison)
-            return _train_and_report(trainer, study, comparison)
+            return _prepare(trainer, comparison) if options.prepare else _train_and_report(trainer, comparison)
 
 
 def _device(options: RunOptions) -> torch.device:
@@ -190,42 +112,128 @@ def _device(options: RunOptions) -> torch.device:
     return torch.device("cpu") if gpus == 0 else models.resolve_device(options.device)
 
 
+def _workers(plan: Plan, device: torch.device) -> int | None:
+    """Runs at a time; None if the launcher knows how many runs there is room for."""
+    options = plan.options
+    if options.workers is not None or is_elsewhere(options.launcher):
+        return options.workers
+    workers = max(1, available_cores() // (plan.config.threads * options.nproc))
+    return min(workers, runs_beside_each_other(plan.root)) if device.type == "cuda" else workers
+
+
+def _launcher(plan: Plan, device: torch.device, workers: int | None) -> Launcher:
+    options, count = plan.options, plan.options.nproc
+    default = Needs(plan.config.threads * count, count if device.type == "cuda" else 0, nproc=count)
+    return LAUNCHERS[options.launcher](workers=workers, needs=parse_needs(options.resources, default))
+
+
+def _check_sizes(plan: Plan, device: torch.device, workers: int | None) -> None:
+    """Raises ValueError if the runs cannot be trained here in this way; builds no model."""
+    check_can_share(plan.config.batch_size, plan.options.nproc)
+    if device.type == "cpu" and not is_elsewhere(plan.options.launcher):
+        at_once = min(workers or 1, plan.seeds * len(plan.variants))
+        models.check_memory(max(plan.configs.values(), key=lambda config: config.dim), at_once)
+
+
+def _described(plan: Plan, objective: Objective, device: torch.device) -> Comparison:
+    """What comparison.json says, of a comparison that is new. Raises ValueError if variants differ in their size."""
+    options, config, variants = plan.options, plan.config, plan.variants
+    command = command_line(without_limit(options.words))
+    comparison = store.new_comparison(plan.root, options.study, options.preset, command, device)
+    comparison.config = asdict(config)
+    comparison.variants = [_variant_record(variant, plan.configs[variant.name], objective) for variant in variants]
+    for sizes in {_sizes(each) for each in plan.configs.values()}:
+        alike = [record for record in comparison.variants if _sizes(plan.configs[record.name]) == sizes]
+        models.check_parameters_match({each.name: (each.parameters, each.position_parameters) for each in alike})
+    comparison.seeds = list(range(plan.seeds))
+    comparison.data = [objective.corpus.describe()]
+    comparison.objective = objective.describe()
+    comparison.evaluated_windows = {
+        split: len(objective.windows(split, most)[0]) for split, most in evaluated(config).items()
+    }
+    comparison.initial_weights = {
+        f"{variant.name}/seed{seed}": sha256
+        for variant in variants
+        for seed in comparison.seeds
+        if (sha256 := objective.initial_weights(variant, seed))
+    }
+    if options.learning_rates is not None:
+        comparison.learning_rates = parse_rates(options.learning_rates)
+        comparison.rate_seeds = min(plan.rate_seeds, plan.seeds)
+    comparison.baseline = options.baseline or ""
+    return comparison
+
+
+def _sizes(config: Config) -> tuple[int, ...]:
+    return tuple(getattr(config, name) for name in SIZES)
+
+
+def _variant_record(variant: Variant, config: Config, objective: Objective) -> VariantRecord:
+    total, tables = _parameters(variant, config, objective.of(variant.settings))
+    record = VariantRecord(**vars(variant), parameters=total, position_parameters=tables)
+    if variant.position in ("rope-after", "selective-after"):
+        record.description += f" The denominator is {config.denominator}."
+    return record
+
+
+def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
+    """As count_parameters."""
+    with torch.device("meta"):
+        return models.count_parameters(models.build_model(variant, config, 0, objective))
+
+
+def _extend(plan: Plan, comparison: Comparison, console: Console) -> None:
+    """Give the comparison that is there the plan's steps. Raises ValueError, before it writes, if that cannot be."""
+    if was_stopped(plan.root, plan.config):
+        with only_one_run(plan.root, console):
+            extend(plan.root, plan.config)
+    checked = store.merge_with_existing(plan.root, as_it_was(plan.root, comparison))
+    tuning.check_trials(plan.root, store.with_baseline(checked, plan.options.baseline))
+    with only_one_run(plan.root, console):
+        extend(plan.root, plan.config)
+
+
 @dataclass
 class _Trainer:
     """Trains the runs of a comparison, or of its trials of learning rates."""
 
+    plan: Plan
     console: Console
-    root: Path
-    config: Config
-    options: RunOptions
     objective: Objective
     device: torch.device
     launcher: Launcher
-    reusable: dict[str, ReusableRun]
-    limit: TimeLimit | None
     workers: int
     """runs at a time, where it is known"""
+    reusable: dict[str, ReusableRun]
     plugins: list[Origin] = field(default_factory=list)
+    failures: Failures = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        return self.plan.root
+
+    @property
+    def limit(self) -> TimeLimit | None:
+        return self.plan.limit
 
     def begin(self, comparison: Comparison) -> None:
-        """Write what the runs are of, and what of it cannot be repeated exactly."""
-        self.plugins = note_plugins(comparison, self.options)
-        self.config = Config(**comparison.config)
+        """Write what the runs are of."""
+        self.plugins = note_plugins(comparison, self.plan.options)
         # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
         self.objective.save(self.root)
         write_record(self.root / "comparison.json", comparison)
 
     def training(self, at: Path, what: Comparison) -> Training:
         """What the runs of a comparison share."""
-        settings = {variant.name: variant.settings for variant in what.variants}
-        options, sha256 = self.options, self.objective.corpus.sha256
-        data = options.data_dir, options.data_file, sha256
+        options = self.plan.options
         return Training(
             at,
             Config(**what.config),
-            *data,
+            options.data_dir,
+            options.data_file,
+            self.objective.corpus.sha256,
             self.device.type,
-            settings,
+            {variant.name: variant.settings for variant in what.variants},
             nproc=options.nproc,
             shard=options.shard,
             plugins=self.plugins,
@@ -233,7 +241,7 @@ class _Trainer:
             trackers=parse_trackers(options.tracker),
         )
 
-    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> dict[Run, Ended]:
+    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> None:
         """Train those of a comparison's runs that are not done; what is to be noted is ``comparison``'s."""
         training = self.training(at, what)
         self.objective.save(at)
@@ -246,14 +254,15 @@ class _Trainer:
         if done:
             self.console.print(f"{done} of {len(runs)} runs are done already")
         if not runs:
-            return {}
+            return
         if self.limit:
-            missing = [run for run in runs if not training.is_finished(run)]
-            self._estimate(self.limit, training, missing)
+            self._estimate(self.limit, training, [run for run in runs if not training.is_finished(run)])
             # What has failed is tried again when the others have had their turn.
             runs = sorted(runs, key=lambda run: run_status(at, *run).state == "failed")
+        silence = self.plan.options.run_timeout
         with Display(self.console, runs, done, training.config.steps, self.objective.loss_unit) as display:
-            return train_runs(training, runs, self.launcher, display, self.limit, self.options.run_timeout)
+            ended = train_runs(training, runs, self.launcher, display, self.limit, silence)
+        self.failures |= {(at, run): each for run, each in ended.items()}
 
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take: what runs took before on this machine, or else by trial steps."""
@@ -266,11 +275,11 @@ class _Trainer:
             variants = map(get_variant, names)
             limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.device)
 
-    def tell_what_is_left(self, comparison: Comparison, failures: Iterable[tuple[Path, Run]]) -> None:
+    def tell_what_is_left(self, comparison: Comparison) -> None:
         """Say how much there was no time for, if anything."""
         if not (self.limit and self.limit.reached):
             return
-        training, failed = self.training(self.root, comparison), {run for _, run in failures}
+        training, failed = self.training(self.root, comparison), {run for _, run in self.failures}
         trials = tuning.trials_left(self.root, comparison)
         # The first seeds of a variant that waits for its rate are trained as trials.
         of_trials = {Run(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
@@ -293,11 +302,11 @@ class _Trainer:
         if (self.root / TRIALS).is_dir():
             self.reusable = reusable_runs(self.root / TRIALS, comparison.notes) | self.reusable
 
-    def tell(self, failures: dict[tuple[Path, Run], Ended]) -> None:
-        for (at, run), ended in failures.items():
+    def tell_failures(self) -> None:
+        for (at, run), ended in self.failures.items():
             self.console.print(f"{ended.state}: {run}: {ended.reason or ended.state}", soft_wrap=True)
             self.console.print(f"  its log: {run_directory(at, *run) / 'log.txt'}", soft_wrap=True)
-        if failures:
+        if self.failures:
             self.console.print("the same command tries what failed again")
 
 
@@ -313,6 +322,105 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
         console.print(f"  {command_line(['train', str(job.directory)])}", soft_wrap=True)
     console.print("when all have ended, the same command without --prepare writes the report", soft_wrap=True)
     return 0
+
+
+def _train_and_report(trainer: _Trainer, comparison: Comparison) -> int:
+    root, console = trainer.root, trainer.console
+    remove_leftovers(root)
+    trainer.begin(comparison)
+    for note in (*comparison.notes, *_short_of_the_peak(trainer.plan.config)):
+        console.print(f"note: {note}", soft_wrap=True)
+    _tune(trainer, comparison)
+    trainer.reuse_trials(comparison)
+    waiting = untuned(comparison)
+    ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
+    if ready.variants:
+        trainer.train(root, ready, comparison, runs_by_seed(ready))
+    if leaves_the_report(trainer):
+        trainer.tell_failures()
+        console.print("the GPU's time is for runs: the same command without --for measures them and writes the report")
+    else:
+        report = _measure_and_report(trainer, comparison)
+        console.print(result_table(root))
+        trainer.tell_failures()
+        console.print(f"report: {report}", soft_wrap=True)
+    trainer.tell_what_is_left(comparison)
+    return EXIT_FAILED if trainer.failures else 0
+
+
+def leaves_the_report(trainer: _Trainer) -> bool:
+    """Whether a GPU's time is limited: then it is for runs, and floors, which take minutes, and all else come later."""
+    return trainer.device.type == "cuda" and trainer.limit is not None
+
+
+def _measure_and_report(trainer: _Trainer, comparison: Comparison) -> Path:
+    root, study, objective, config = trainer.root, trainer.plan.study, trainer.objective, Config(**comparison.config)
+    trainer.console.print("measuring the trained models and writing the report")
+    # Now and not before: of long runs they take a while, which training need not wait for.
+    comparison.floors = floors_of(objective, config, comparison.every_floor)
+    # Of what could not be measured before, some may be there now.
+    comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
+    otherwise = store.trained_otherwise(root, comparison)
+    otherwise += store.trained_otherwise(root / TRIALS, tuning.trials(root, comparison))
+    measured = resolve(study.measure)(root, comparison, objective)
+    store.add_notes(comparison, [*_short_of_the_peak(config), *otherwise, *measured])
+    write_record(root / "comparison.json", comparison)
+    return write_report(root, study)
+
+
+def _short_of_the_peak(config: Config) -> list[str]:
+    if config.warmup_steps <= config.steps:
+        return []
+    return [
+        f"the warm-up is {config.warmup_steps:,} steps and the run {config.steps:,}, so the learning rate ends at "
+        f"{config.steps / config.warmup_steps:.0%} of its peak; give a smaller --warmup-steps to reach it"
+    ]
+
+
+def _tune(trainer: _Trainer, comparison: Comparison) -> None:
+    """Find the learning rate of every variant that is to have its own.
+
+    What is to be tried next follows from the trials on disk, so that the search goes on where it was stopped.
+    """
+    variants = untuned(comparison)
+    if not variants:
+        return
+    root, at = trainer.root, trainer.root / TRIALS
+    rates = ", ".join(map(str, comparison.learning_rates))
+    where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
+    trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
+    store.make_directory(at)
+    while True:
+        trials = tuning.trials(root, comparison)
+        write_record(at / "comparison.json", trials)
+        runs = [Run(*trial) for trial in tuning.missing(root, comparison)]
+        runs = [run for run in runs if (at, run) not in trainer.failures]
+        if not runs or (trainer.limit and trainer.limit.reached):
+            break
+        trainer.train(at, trials, comparison, runs)
+    _choose_rates(trainer.console, root, comparison)
+
+
+def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
+    """Choose the learning rate of every variant whose trials have ended.
+
+    A rate at which a variant diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
+    the rate is recorded with the variant, so that all its runs have the same, now and when the comparison goes on. A
+    variant one of whose trials was killed or failed otherwise has to wait until that is repeated.
+    """
+    for variant in untuned(comparison):
+        search = tuning.search_of(root, comparison, variant.name)
+        if search.missing:
+            console.print(f"  {variant.name}: not yet, for a trial failed or was not made", soft_wrap=True)
+            continue
+        rate = comparison.config["learning_rate"] if search.rate is None else search.rate
+        variant.settings = variant.settings | {"learning_rate": rate}
+        variant.not_tuned = search.not_tuned if comparison.rate_seeds else ""
+        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
+        if search.rate is None:
+            remark = " (the comparison's: it diverged at all of them)"
+        console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
+    write_record(root / "comparison.json", comparison)
 
 
 def runs_by_seed(comparison: Comparison) -> list[Run]:
@@ -355,147 +463,3 @@ def recorded_seconds(root: Path, names: Sequence[str], steps: int) -> dict[str, 
             whole = sum(now - before if now >= before else now for before, now in pairwise((0.0, *times)))
             found[name] = max(whole, found.get(name, 0.0))
     return found
-
-
-def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
-    root, console, objective = trainer.root, trainer.console, trainer.objective
-    remove_leftovers(root)
-    trainer.begin(comparison)
-    config = trainer.config
-    for note in (*comparison.notes, *_short_of_the_peak(config)):
-        console.print(f"note: {note}", soft_wrap=True)
-    failures = _tune(trainer, comparison)
-    trainer.reuse_trials(comparison)
-    waiting = untuned(comparison)
-    ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
-    if ready.variants:
-        ended = trainer.train(root, ready, comparison, runs_by_seed(ready))
-        failures |= {(root, run): each for run, each in ended.items()}
-
-    if leaves_the_report(trainer):
-        trainer.tell(failures)
-        console.print("the GPU's time is for runs: the same command without --for measures them and writes the report")
-        trainer.tell_what_is_left(comparison, failures)
-        return EXIT_FAILED if failures else 0
-    console.print("measuring the trained models and writing the report")
-    # Now and not before: of long runs they take a while, which training need not wait for.
-    comparison.floors = floors_of(objective, config, comparison.every_floor)
-    # Of what could not be measured before, some may be there now.
-    comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
-    otherwise = store.trained_otherwise(root, comparison)
-    otherwise += store.trained_otherwise(root / TRIALS, tuning.trials(root, comparison))
-    measured = resolve(study.measure)(root, comparison, objective)
-    store.add_notes(comparison, [*_short_of_the_peak(config), *otherwise, *measured])
-    write_record(root / "comparison.json", comparison)
-    report = write_report(root, study)
-    console.print(result_table(root))
-    trainer.tell(failures)
-    console.print(f"report: {report}", soft_wrap=True)
-    trainer.tell_what_is_left(comparison, failures)
-    return EXIT_FAILED if failures else 0
-
-
-def leaves_the_report(trainer: _Trainer) -> bool:
-    """Whether a GPU's time is limited: then it is for runs, and floors, which take minutes, and all else come later."""
-    return trainer.device.type == "cuda" and trainer.limit is not None
-
-
-def _short_of_the_peak(config: Config) -> list[str]:
-    if config.warmup_steps <= config.steps:
-        return []
-    return [
-        f"the warm-up is {config.warmup_steps:,} steps and the run {config.steps:,}, so the learning rate ends at "
-        f"{config.steps / config.warmup_steps:.0%} of its peak; give a smaller --warmup-steps to reach it"
-    ]
-
-
-def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], Ended]:
-    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
-
-    What is to be tried next follows from the trials on disk, so that the search goes on where it was stopped.
-    """
-    variants = untuned(comparison)
-    if not variants:
-        return {}
-    root, at = trainer.root, trainer.root / TRIALS
-    rates = ", ".join(map(str, comparison.learning_rates))
-    where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
-    trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
-    store.make_directory(at)
-    failures: dict[Run, Ended] = {}
-    while True:
-        trials = tuning.trials(root, comparison)
-        write_record(at / "comparison.json", trials)
-        missing = [Run(*trial) for trial in tuning.missing(root, comparison)]
-        runs = [run for run in missing if run not in failures]
-        if not runs or (trainer.limit and trainer.limit.reached):
-            break
-        failures |= trainer.train(at, trials, comparison, runs)
-    _choose_rates(trainer.console, root, comparison)
-    return {(at, run): ended for run, ended in failures.items()}
-
-
-def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
-    """Choose the learning rate of every variant whose trials have ended.
-
-    A rate at which a variant diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
-    the rate is recorded with the variant, so that all its runs have the same, now and when the comparison goes on. A
-    variant one of whose trials was killed or failed otherwise has to wait until that is repeated.
-    """
-    for variant in untuned(comparison):
-        search = tuning.search_of(root, comparison, variant.name)
-        if search.missing:
-            console.print(f"  {variant.name}: not yet, for a trial failed or was not made", soft_wrap=True)
-            continue
-        rate = comparison.config["learning_rate"] if search.rate is None else search.rate
-        variant.settings = variant.settings | {"learning_rate": rate}
-        variant.not_tuned = search.not_tuned if comparison.rate_seeds else ""
-        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
-        if search.rate is None:
-            remark = " (the comparison's: it diverged at all of them)"
-        console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
-    write_record(root / "comparison.json", comparison)
-
-
-def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
-    """As count_parameters; from models of one and two layers, because the second adds what each further one adds.
-
-    What all layers share is counted at the real number of them, as their MLPs make up for it.
-    """
-    # Only what changes the number: of hundreds of variants most differ in something else.
-    fewer = variant.kernel in RANDOM_KERNELS and not variant.position.startswith("selective")
-    features = 2 if fewer else config.num_features
-    changing = (
-        "dim",
-        "heads",
-        "context",
-        "packing",
-        "redraw_every",
-        "dropout",
-        "decay",
-        "local_conv",
-        "short_conv",
-        "qk_norm",
-    )
-    kept = {name: getattr(config, name) for name in changing}
-    sizes = Config(**kept, num_features=features)
-    if models.shares_positions(variant.position):
-        return _count(variant.kernel, variant.position, dataclasses.replace(sizes, layers=config.layers), objective)
-    by_layers = [dataclasses.replace(sizes, layers=layers) for layers in (1, 2)]
-    one, two = (_count(variant.kernel, variant.position, sizes, objective) for sizes in by_layers)
-    total, tables = (first + (config.layers - 1) * (second - first) for first, second in zip(one, two, strict=True))
-    return total, tables
-
-
-@lru_cache(maxsize=1024)
-def _count(kernel: str, position: str, config: Config, objective: Objective) -> tuple[int, int]:
-    with torch.device("meta"):
-        return models.count_parameters(models.build_model(Variant("", kernel, position, "", ""), config, 0, objective))
-
-
-def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
-    total, position_table = parameters
-    record = VariantRecord(**vars(variant), parameters=total, position_parameters=position_table)
-    if variant.position in ("rope-after", "selective-after"):
-        record.description += f" The denominator is {config.denominator}."
-    return record

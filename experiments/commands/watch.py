@@ -2,6 +2,7 @@
 
 import math
 import time
+from pathlib import Path
 from string import ascii_letters
 
 import plotext
@@ -12,25 +13,21 @@ from rich.text import Text
 
 from experiments.console import duration, make_console, printable
 from experiments.judge.progress import Follower, Progress, RunProgress
-from experiments.options import WatchOptions
 from experiments.run.signals import Stopped
 
 COLOURS = "blue red green magenta cyan yellow bright_blue bright_red bright_green bright_magenta bright_cyan".split()
 WIDE = 70
 """columns from which there is room for all that is known of a run"""
 CURVES_HEIGHT, FEWEST_ROWS, MOST_REASONS = 14, 5, 3
-LARGEST_PAUSE = 3600
 
 
-def watch(options: WatchOptions) -> int:
-    """Show how far a comparison is until its runs have ended. Returns the exit status.
+def watch(directory: Path, once: bool, every: float) -> int:
+    """Show how far a comparison is until its runs have ended, every so many seconds. Returns the exit status.
 
     Raises ValueError if there is no comparison.
     """
-    if not 0 < options.every <= LARGEST_PAUSE:
-        raise ValueError(f"--every is {options.every}; give seconds, more than 0 and {LARGEST_PAUSE} or less")
-    follower, console = Follower(options.directory), make_console()
-    if options.once or not console.is_terminal:
+    follower, console = Follower(directory), make_console()
+    if once or not console.is_terminal:
         console.print(frame(follower.look(), console.width))
         return 0
     try:
@@ -40,7 +37,7 @@ def watch(options: WatchOptions) -> int:
                 live.update(frame(found, console.width, console.height), refresh=True)
                 if all(progress.has_ended for progress in found):
                     return 0
-                time.sleep(options.every)
+                time.sleep(every)
     except Stopped as stop:
         return 128 + stop.signal_number
 

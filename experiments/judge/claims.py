@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -118,8 +119,9 @@ def claims_of(study: Study) -> tuple[Claim, ...]:
 def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
     """The claims of a TOML file.
 
-    A claim is a line of ``claims`` in a ``[[group]]``, with what the group and ``[all]`` say besides: the fields of a
-    ``Claim``, the arguments of its sample, and any words. ``{name}`` in a text is replaced by what the claim,
+    A claim is a line of ``claims`` in a ``[[group]]``, with what the group, the ``[like.NAME]`` that it names, and
+    ``[all]`` say besides: the fields of a ``Claim``, the arguments of its sample, and any words. ``over`` has lists of
+    values: there is each line for each combination of them. ``{name}`` in a text is replaced by what the claim,
     ``[text]`` or the module ``quantities`` has of that name; a text that is nothing else becomes just that. ``sample``
     and ``resolution_of`` name functions of that module or of samples.py.
 
@@ -131,8 +133,11 @@ def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
     constants = {"SEEN": SEEN, "BITS_PER_BYTE": BITS_PER_BYTE} | content.get("text", {})
     found = []
     for group in content["group"]:
-        for line in group.pop("claims"):
-            words = content.get("all", {}) | group | line
+        like = content["like"][group["like"]] if "like" in group else {}
+        shared = content.get("all", {}) | like | group
+        over = shared.pop("over", {})
+        for values, line in product(product(*over.values()), shared.pop("claims", [{}])):
+            words = shared | dict(zip(over, values, strict=True)) | line
             try:
                 found.append(_claim(words, ChainMap(words, constants, module, vars(samples))))
             except (KeyError, TypeError, ValueError) as error:

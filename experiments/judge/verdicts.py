@@ -55,19 +55,24 @@ class Row(NamedTuple):
         return self.remark != NOT_PART
 
     @property
-    def measured(self) -> str:
-        """Mean, interval (of an exact quantity, the range), number of values and adjusted p; a dash for nothing."""
-        found = self.estimate
+    def mean(self) -> str:
+        """Mean and interval, of an exact quantity the range; a dash for nothing."""
+        found, show = self.estimate, self.claim.show
         if found.n == 0:
             return "-"
-        show = self.claim.show
         mean, low, high = (show(value) for value in (found.mean, found.low, found.high))
         if self.claim.kind == "exact":
-            number = mean if low == high else f"{mean} on average ({low} to {high})"
-            return f"{number}, n = {found.n} {self.unit}, exact"
-        number = f"{mean} [{low}, {high}]" if found.has_interval else mean
+            return mean if low == high else f"{mean} on average ({low} to {high})"
+        return f"{mean} [{low}, {high}]" if found.has_interval else mean
+
+    @property
+    def measured(self) -> str:
+        """The same with the number of values and the adjusted p."""
+        if self.estimate.n == 0:
+            return self.mean
         p = "" if isnan(self.p) else ", adjusted p < 0.0001" if self.p < 1e-4 else f", adjusted p = {self.p:.2g}"
-        return f"{number}, n = {found.n} {self.unit}{p}"
+        tested = ", exact" if self.claim.kind == "exact" else p
+        return f"{self.mean}, n = {self.estimate.n} {self.unit}{tested}"
 
 
 def evaluate(

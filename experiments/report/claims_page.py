@@ -115,7 +115,7 @@ def table(sections: Iterable[Section]) -> str:
 
 def page(sections: Iterable[Section]) -> str:
     """The claims that answer the studies' questions, in Markdown."""
-    return template("claims_page.md").render(sections=sections, counts=counts(sections), rule=RULE, seen=SEEN)
+    return template("claims_page.md").render(sections=sections, counts=counts(sections), seen=SEEN)
 
 
 def counts(sections: Iterable[Section]) -> str:

@@ -69,6 +69,31 @@ def test_a_line_of_the_file_of_claims_is_a_claim_with_what_its_group_shares(fold
     assert (first.resolution, first.family) == (1e-6, "loss")
 
 
+def test_a_group_has_what_it_is_like_and_a_claim_for_each_combination_of_values(tmp_path):
+    path = tmp_path / "claims.toml"
+    path.write_text("""
+[like.lower]
+sample = "paired"
+region = [-inf, 0]
+margin = 0.01
+claims = [{ variant = "softmax-rope" }, { variant = "elu+1-rope-after", margin = 0.02 }]
+[[group]]
+like = "lower"
+over = { other = ["softmax-none", "elu+1-none"] }
+key = "{variant}-{other}"
+statement = "{variant} is lower."
+published = "none found"
+quantity = "loss"
+""")
+    found = [(claim.key, claim.margin) for claim in load_claims(path)]
+    assert found == [
+        ("softmax-rope-softmax-none", 0.01),
+        ("elu+1-rope-after-softmax-none", 0.02),
+        ("softmax-rope-elu+1-none", 0.01),
+        ("elu+1-rope-after-elu+1-none", 0.02),
+    ]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

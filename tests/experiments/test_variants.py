@@ -217,13 +217,13 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("softmax-none@dim=64.0", "dim is '64.0'; give a whole number"),
         ("softmax-none@context=long", "context is 'long'; give a whole number"),
         ("softmax-none@learning_rate=fast", "learning_rate is 'fast'; give a number"),
-        ("elu+1-rope-after@denominator=", "denominator is ''; give unrotated or rotated or none"),
-        ("elu+1-rope-after@denominator=../out", "denominator is '../out'; give unrotated or rotated or none"),
+        ("elu+1-rope-after@denominator=", "denominator is ''; choose from unrotated, rotated, none"),
+        ("elu+1-rope-after@denominator=../out", "denominator is '../out'; choose from unrotated, rotated, none"),
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("softmax-rope@redraw_every=5", "redraw_every says nothing; choose from the kernels favor+, "),
         ("performer-pytorch@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
-        ("softmax-rope@qk_norm=true", "qk_norm is 'true'; give no or yes"),
+        ("softmax-rope@qk_norm=true", "qk_norm is 'true'; choose from no, yes"),
         ("performer-pytorch@qk_norm=yes", "performer-pytorch has no qk_norm; leave it out"),
         ("delta-rope-after@qk_norm=yes", "queries and keys of length 1 anyway, so qk_norm says nothing; leave it out"),
     ],
@@ -239,12 +239,12 @@ def test_a_name_that_is_no_variant_is_refused_with_what_would_do(name, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("softmax-none@learning_rate=nan", "learning_rate is nan; give a positive number"),
-        ("softmax-none@learning_rate=-1", "learning_rate is -1.0; give a positive number"),
+        ("softmax-none@learning_rate=nan", "learning_rate is 'nan'; give a number, more than 0"),
+        ("softmax-none@learning_rate=-1", "learning_rate is '-1'; give a number, more than 0"),
         ("softmax-none@heads=3", "dim 32 is not divisible by heads 3"),
         ("favor+-none@num_features=7", "num_features 7 is odd"),
-        ("favor+-none@redraw_every=-1", "redraw_every is -1; give 0 or more"),
-        ("softmax-none@context=1", "context is 1; give 2 or more"),
+        ("favor+-none@redraw_every=-1", "redraw_every is '-1'; give a whole number, 0 or more"),
+        ("softmax-none@context=1", "context is '1'; give a whole number, 2 or more"),
     ],
 )
 def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_variant_s_name(name, said):

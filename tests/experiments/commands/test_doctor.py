@@ -13,7 +13,6 @@ from experiments.commands.catalogue import list_data
 from experiments.commands.doctor import REQUIREMENTS, doctor
 from experiments.data.registry import DATA_SETS
 from experiments.judge.references import command
-from experiments.options import DataOptions, DoctorOptions
 from linear_rope import kernels
 
 PROJECT = Path(__file__).parents[3]
@@ -35,10 +34,10 @@ def section(text, name):
 def test_data_says_what_is_here_and_what_is_not(tmp_path, capsys):
     data_dir = tmp_path / "[data]"
     data_dir.mkdir()
-    list_data(DataOptions(data_dir))
+    list_data(data_dir)
     without = capsys.readouterr().out
     (data_dir / "enwik8.gz").touch()
-    list_data(DataOptions(data_dir))
+    list_data(data_dir)
     with_file = capsys.readouterr().out
     assert "[data]" in with_file
     for name, data_set in DATA_SETS.items():
@@ -55,14 +54,14 @@ def test_data_says_what_is_here_and_what_is_not(tmp_path, capsys):
     assert "stdlib (default)" in without
     address = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
     assert f"-o {shlex.quote(str(data_dir))}/glue/SST-2.zip \\\n      {address}\n" in with_file
-    list_data(DataOptions(None))
+    list_data(None)
     assert f"-o DIR/glue/SST-2.zip \\\n      {address}\n" in capsys.readouterr().out
     assert not (tmp_path / "cache").exists()
 
 
 def test_doctor_passes_this_machine(tmp_path, capsys):
     runs = tmp_path / "results" / "runs"
-    assert doctor(DoctorOptions(), runs=runs) == 0
+    assert doctor(runs=runs) == 0
     text = capsys.readouterr().out
     for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *DATA_SETS, "can be written"):
         assert expected in text
@@ -88,7 +87,7 @@ def test_doctor_names_what_is_missing_and_the_fix_where_the_project_is(here, rem
         monkeypatch.setattr(console, "CHECKOUT", tmp_path)
     file = tmp_path / "file"
     file.touch()
-    assert doctor(DoctorOptions(tmp_path / "absent"), file / "runs", [*LIGHT, "no-such"]) == 1
+    assert doctor(tmp_path / "absent", file / "runs", [*LIGHT, "no-such"]) == 1
     package, data_dir, runs = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Missing: "))
     assert package.startswith("Missing: the package no-such (")
     assert package.endswith(f"; run pip install {remedy}")
@@ -99,8 +98,8 @@ def test_doctor_names_what_is_missing_and_the_fix_where_the_project_is(here, rem
 
 @pytest.mark.parametrize("gpus", [[], ["A GPU (80 GiB)"]])
 def test_doctor_says_which_presets_run(gpus, monkeypatch, capsys):
-    monkeypatch.setattr("experiments.commands.doctor.cuda_devices", lambda: gpus)
-    assert doctor(DoctorOptions(), requirements=LIGHT) == 0
+    monkeypatch.setattr("experiments.commands.doctor.of_torch", lambda: (gpus, {}))
+    assert doctor(requirements=LIGHT) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert ("need a CUDA GPU" in last) == (not gpus)
     assert all(preset in last for preset in ("smoke", "cpu", "gpu", "paper"))
@@ -113,7 +112,7 @@ def test_doctor_names_what_some_studies_need_and_how_it_is_installed(monkeypatch
         return "1.0"
 
     monkeypatch.setattr("experiments.commands.doctor.metadata.version", version)
-    assert doctor(DoctorOptions(), requirements=LIGHT) == 0
+    assert doctor(requirements=LIGHT) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "sacrebleu missing, needed by run translation: pip install" in said
     assert "torchdiffeq 1.0" in said

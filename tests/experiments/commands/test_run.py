@@ -14,17 +14,18 @@ import pytest
 from safetensors.torch import load_file
 
 from experiments.cli import main
-from experiments.commands.finished import is_reported
-from experiments.commands.run import resolved_config
+from experiments.commands.plan import make_plan, nothing_to_do
+from experiments.config import Config
 from experiments.console import make_console
-from experiments.options import RunOptions, parse
+from experiments.data.registry import load_data
+from experiments.options import as_words
 from experiments.presets import get_preset
 from experiments.records.lock import only_one_run
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES
 from experiments.train.objectives import NextByte
 from linear_rope import kernels
-from tests.made_up import metrics_rows
+from tests.made_up import DATA, metrics_rows, run_options_of
 
 PROJECT = Path(__file__).parents[3]
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
@@ -109,8 +110,26 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
 )
 def test_what_asks_for_something_else_has_something_to_do(comparison, more):
     words = ["convergence", *QUICK, "--out", str(comparison), "--seeds", *more.split()]
-    options = parse("run", RunOptions, words, "run")
-    assert not is_reported(STUDIES["convergence"], options, resolved_config(options))
+    assert not nothing_to_do(make_plan(run_options_of(*words)))
+
+
+def test_with_notes_and_a_text_of_ones_own_there_is_nothing_to_do_either(make_comparison, tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_text("a line of my own text\n" * 400)
+    data = [DATA | {"sha256": load_data("text", None, text).sha256}]
+    config = vars(Config(steps=100, evaluate_every=20, log_every=20, batch_size=2, context=32, data="text"))
+    notes = ["the length leaves out softmax-none seed 0: why"]
+    root = make_comparison(tmp_path / "out", "softmax-none", 1, config=config, data=data, notes=notes)
+    (root / "report.html").touch()
+    words = ["convergence", "--out", root, "--data-file", text, "--variants=softmax-none", "--seeds=1"]
+    plan = make_plan(run_options_of(*words, *as_words(config)))
+    said = nothing_to_do(plan)
+    assert said.startswith(f"note: {notes[0]}\nwithout the report, the same command measures again")
+    assert said.endswith(
+        f"1 of 1 runs are done already, and the report is newer: there is nothing to do ({root}/report.html)"
+    )
+    text.write_text("another line of my own text\n" * 400)
+    assert not nothing_to_do(plan)
 
 
 @pytest.mark.slow
@@ -255,12 +274,6 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     assert "favor+-rope-after" in output
     assert "estimated time" in output
     assert not out.exists()
-
-
-def test_positions_that_every_layer_has_a_table_of_are_counted_in_every_layer(tmp_path, capsys):
-    variants = "softmax-rope,softmax-learned,softmax-tupe,softmax-t5,softmax-shaw"
-    assert quick_run(tmp_path / "planned", "--dry-run", "--variants", variants, "--layers", "3") == 0
-    assert "5 runs" in capsys.readouterr().out
 
 
 @pytest.mark.slow

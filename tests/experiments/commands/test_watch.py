@@ -135,9 +135,3 @@ def test_on_a_terminal_it_goes_on_until_the_last_run_has_ended(make_comparison, 
         pass
     assert process.wait(60) == 0
     assert b"1 done" in said
-
-
-@pytest.mark.parametrize("words", [["nowhere"], ["{root}", "--every", "0"], []])
-def test_wrong_use(root, words, capsys):
-    assert main(["watch", *(word.format(root=root) for word in words)]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -1,6 +1,6 @@
-"""``linear_attention`` in the place of ``scaled_dot_product_attention``: the examples of docs/interop.md."""
+"""``linear_attention`` in the place of ``scaled_dot_product_attention``: the examples in docs/swaps."""
 
-import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,13 @@ from torch import Tensor
 from linear_rope import EluPlusOne, linear_attention
 from tests.linear_rope.tensors import assert_near, random
 
-PAGE = Path(__file__).parents[3] / "docs/interop.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+SWAPS = Path(__file__).parents[3] / "docs/swaps"
 ROUNDING = 1e-5
 
 
-def example(word: str) -> dict[str, Any]:
-    """What the page's example with this word defines, run as written with softmax attention out of reach."""
-    (block,) = [block for block in BLOCKS if word in block]
-    names: dict[str, Any] = {}
-    exec(compile(block, "example", "exec"), names)
-    return names
+def example(name: str) -> dict[str, Any]:
+    """What an example defines, run as written with softmax attention out of reach."""
+    return runpy.run_path(str(SWAPS / f"{name}.py"))
 
 
 @pytest.fixture
@@ -54,7 +50,7 @@ def assert_causal(model: Any, vocabulary: int = 256) -> None:
 
 @pytest.mark.usefixtures("_no_softmax")
 def test_nanogpt_s_block() -> None:
-    block = example("class CausalSelfAttention")["CausalSelfAttention"](32, 4)
+    block = example("nanogpt")["CausalSelfAttention"](32, 4)
     x = random(2, 40, 32).float()
     q, k, v = (y.view(2, 40, 4, 8).transpose(1, 2) for y in block.c_attn(x).chunk(3, dim=-1))
     y = linear_attention(q, k, v, feature_map=block.feature_map, causal=True, implementation="reference")
@@ -64,7 +60,7 @@ def test_nanogpt_s_block() -> None:
 @pytest.mark.usefixtures("_no_softmax")
 def test_x_transformers() -> None:
     pytest.importorskip("x_transformers", reason="x-transformers is not installed")
-    names = example("x_transformers")
+    names = example("x_transformers_attend")
     assert_causal(names["model"])
     attend = names["model"].attn_layers.layers[0][1].attend
     q, k, v = (random(2, 4, 9, 16, seed=seed).float() for seed in range(3))
@@ -76,7 +72,7 @@ def test_x_transformers() -> None:
 @pytest.mark.usefixtures("_no_softmax")
 def test_x_transformers_generates_without_its_cache() -> None:
     wrapper = pytest.importorskip("x_transformers", reason="x-transformers is not installed").AutoregressiveWrapper
-    model = example("x_transformers")["model"].eval()
+    model = example("x_transformers_attend")["model"].eval()
     tokens = torch.randint(256, (2, 10), generator=torch.Generator().manual_seed(0))
     expected = tokens
     for _ in range(5):
@@ -87,4 +83,4 @@ def test_x_transformers_generates_without_its_cache() -> None:
 @pytest.mark.usefixtures("_no_softmax")
 def test_torchtune() -> None:
     pytest.importorskip("torchtune", reason="torchtune is not installed")
-    assert_causal(example("torchtune")["model"])
+    assert_causal(example("torchtune_call")["model"])

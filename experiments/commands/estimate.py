@@ -1,0 +1,167 @@
+"""What a run is going to do: its head, the plan of a dry run, and trial steps of small models that tell its cost."""
+
+import dataclasses
+import statistics
+import time
+import timeit
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.commands.plan import Plan
+from experiments.config import Config, budget_steps
+from experiments.console import duration
+from experiments.data.corpus import Data
+from experiments.data.registry import DATA_SETS
+from experiments.extensions import origins
+from experiments.options import RunOptions
+from experiments.records.schema import Comparison, Origin
+from experiments.run.registry import LAUNCHERS
+from experiments.studies.registry import STUDIES
+from experiments.trackers.registry import TRACKERS, parse_trackers
+from experiments.train.evaluate import on_device
+from experiments.train.models import build_model
+from experiments.train.objectives import Objective
+from experiments.train.optimizers import make_optimizer
+from experiments.train.schedule import fall_begins
+from experiments.train.steps import Steps
+from experiments.train.tuning import MOST_BEYOND, fewest_trials
+from experiments.variants import Variant, modules_of
+from linear_rope.ops.linear import native, triton_form
+
+MEASURING_SECONDS = 3
+
+
+def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
+    """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
+    modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
+    modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
+    modules.update(TRACKERS.origin(name) for name in parse_trackers(options.tracker))
+    modules.update(*(modules_of(variant.name, variant.kernel, variant.position) for variant in comparison.variants))
+    found = [Origin(**origin) for origin in origins(module for module in modules if module)]
+    comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
+    return found
+
+
+def print_head(
+    console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int | None
+) -> None:
+    """``workers`` is None if the launcher knows how many runs there is room for."""
+    config = comparison.config
+    at_a_time = "as many at a time as there is room for" if workers is None else f"{workers} at a time"
+    console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
+    console.print(
+        f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
+        f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {at_a_time} on "
+        f"{comparison.machine['device']}; causal linear attention: {_kernel(device)}",
+        soft_wrap=True,
+    )
+
+
+def _kernel(device: torch.device) -> str:
+    """What computes causal linear attention in float32 on a device."""
+    if native.takes(torch.float32, device):
+        return native.description()
+    if device.type == "cuda" and triton_form.takes(torch.float32, device):
+        return "Triton where it is proved on this GPU, else the chunked form in PyTorch"
+    why_not = f" (native kernel: {native.description()})" if device.type == "cpu" else ""
+    return f"the chunked form in PyTorch{why_not}"
+
+
+def print_plan(
+    console: Console,
+    comparison: Comparison,
+    plan: Plan,
+    objective: Objective,
+    device: torch.device,
+    workers: int | None,
+) -> None:
+    print_head(console, comparison, objective.corpus, device, workers)
+    console.print("measuring a training step of each variant (one layer, few sequences)")
+    seconds_of = estimated_seconds(plan.variants, plan.config, objective, device)
+    seeds, rates = len(comparison.seeds), comparison.learning_rates
+    table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
+    total, runs, trials, tokens = 0.0, 0, 0, 0
+    for variant, described in zip(plan.variants, comparison.variants, strict=True):
+        own, seconds = plan.configs[variant.name], seconds_of[variant.name]
+        is_tuned = bool(rates) and "learning_rate" not in variant.settings
+        tried = fewest_trials(len(rates), comparison.rate_seeds) if is_tuned else 0
+        # The trials at the best rate are the variant's runs with their seeds.
+        mine = seeds + tried - (comparison.rate_seeds if is_tuned else 0)
+        total, runs, trials = total + seconds * mine, runs + mine, trials + tried
+        tokens += mine * own.steps * own.tokens_per_step
+        sizes = described.parameters, described.position_parameters, own.steps * own.tokens_per_step
+        table.add_row(variant.name, str(mine), *(f"{size:,}" for size in sizes), duration(seconds))
+    console.print(table)
+    if trials:
+        console.print(
+            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}): each with the first "
+            f"seed, the best and its neighbours with {comparison.rate_seeds}; those at the best are the variant's own "
+            "runs. That is the least: where the best stands at an edge of the grid, rates beyond it are tried too, up "
+            f"to {MOST_BEYOND} at each edge",
+            soft_wrap=True,
+        )
+    at_once = 1 if workers is None else min(workers, runs)
+    console.print(
+        f"{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
+        f"{workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
+    )
+
+
+def estimated_seconds(
+    variants: Iterable[Variant],
+    config: Config,
+    objective: Objective,
+    device: torch.device,
+    measuring_seconds: float = MEASURING_SECONDS,
+) -> dict[str, float]:
+    """Seconds of a run of each variant, by name, from trial steps now.
+
+    After ``measuring_seconds`` one that differs from a measured one in its learning rate alone is taken to be as fast.
+    """
+    begun, measured = time.monotonic(), dict[tuple[str, str, Config], float]()
+    found = {}
+    for variant in variants:
+        own = variant.config(config)
+        alike = (variant.kernel, variant.position, dataclasses.replace(own, learning_rate=config.learning_rate))
+        if alike not in measured or time.monotonic() - begun < measuring_seconds:
+            measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
+        found[variant.name] = measured[alike]
+    return found
+
+
+def _estimated_seconds(variant: Variant, config: Config, objective: Objective, device: torch.device) -> float:
+    """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included.
+
+    On a GPU, where those would tell of launches alone, from whole steps (not compiled, so of a slower run).
+    """
+    torch.set_num_threads(config.threads)
+    trial, sequences = _trial_step(variant, config, objective, device)
+    times = timeit.repeat(trial, repeat=3, number=1)
+    per_sequence = statistics.mean(times[1:]) * (1 if device.type == "cuda" else config.layers) / sequences
+    if device.type == "cuda":
+        del trial
+        torch.cuda.empty_cache()  # the runs are other processes
+    budgets, evaluations = budget_steps(config.budgets), config.steps // config.evaluate_every + 1
+    steps = config.steps + sum(end - fall_begins(end, config) for end in budgets)
+    # A forward pass is a third of a training step.
+    evaluated = (evaluations * config.evaluation_windows + (1 + len(budgets)) * config.test_windows) / 3
+    return per_sequence * (steps * config.batch_size + evaluated)
+
+
+def _trial_step(
+    variant: Variant, config: Config, objective: Objective, device: torch.device
+) -> tuple[Callable[[], object], int]:
+    """A training step of a one-layer model, on a GPU of the whole one on a whole batch, and the sequences it takes."""
+    is_whole = device.type == "cuda"
+    sequences = config.batch_size if is_whole else max(1, min(config.batch_size, 1024 // config.context))
+    # A learning rate of almost nothing: the steps are a trial, and must not diverge.
+    layers = config.layers if is_whole else 1
+    small = dataclasses.replace(config, layers=layers, batch_size=sequences, learning_rate=1e-12, compile="no")
+    model = build_model(variant, small, 0, objective).to(device)
+    steps = Steps(model, make_optimizer(model, small), objective, small)
+    batch = on_device(tuple(tensor[:sequences] for tensor in objective.batch(0, 0)), device)
+    return partial(steps.make, 0, batch), sequences

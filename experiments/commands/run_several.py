@@ -1,0 +1,156 @@
+"""The run command for several comparisons, one after the other: of each data set of a study, or of every reference.
+
+Each is a run of its own: what is done is not repeated, so the same command goes on after a stop.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do
+from experiments.console import command_line, make_console, printable
+from experiments.data.files import resolve_data_dir
+from experiments.data.registry import DATA_SETS, load_data
+from experiments.errors import EXIT_FAILED, RunFailed
+from experiments.judge import references
+from experiments.options import BENCHMARK, RunOptions, as_words, run_options
+from experiments.presets import size_of
+from experiments.run.time_limit import TimeLimit, parse_time
+from experiments.studies.registry import STUDIES
+
+EVERYWHERE = tuple("preset data_dir device workers nproc shard run_timeout launcher resources dry_run plugin".split())
+"""options of ``run all``; they go to every run"""
+RUNS = Path("results/runs")
+
+
+def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
+    """Run every reference, or at another preset than cpu every study with its own variants. Returns the exit status.
+
+    A run that several of them need, with all the same, is trained once. Raises ValueError if an option is not one of
+    ``EVERYWHERE``.
+    """
+    options.refuse_others(EVERYWHERE, "is for one study, and `run all` runs each by the command that its claims name")
+    check_together(options)
+    console, failed = make_console(), list[str]()
+    commands = {name: _own_command(name, options.preset) for name in STUDIES if name != BENCHMARK}
+    if options.preset == "cpu":
+        commands = {name: references.arguments(name) for name in references.REFERENCES}
+    if not options.dry_run:
+        RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
+    for number, (name, words) in enumerate(commands.items(), start=1):
+        console.rule(f"{number} of {len(commands)}: {name}")
+        try:
+            each = _options_of(words, options)
+            console.print(command_line(each.words), soft_wrap=True)
+            if run_one(each):
+                failed.append(name)
+        except (RunFailed, ValueError) as error:  # its data are not here, say: that keeps no other from running
+            console.print(f"error: {printable(str(error))}", soft_wrap=True)
+            failed.append(name)
+    console.rule()
+    console.print(f"{len(commands) - len(failed)} of {len(commands)} are done")
+    return _exit_status(console, failed)
+
+
+def _options_of(words: list[str], options: RunOptions) -> RunOptions:
+    """The options that these words of a command give, with those of ``run all``."""
+    trains = bool(STUDIES[words[1]].variants)
+    given = {name: value for name, value in options.given.items() if trains or name in MEASURED}
+    more = ["--reuse", str(RUNS)] if trains and RUNS.is_dir() else []
+    own = dict(re.findall(r"--(\S+) (\S+)", " ".join([*words, *more])))
+    return run_options(words[1], own | given, (*words, *as_words(given), *more))
+
+
+def _own_command(name: str, preset: str) -> list[str]:
+    """The words that run a study at a preset, beside the others of ``run all``."""
+    words = ["run", name, "--out", str(RUNS / preset / name)]
+    if "initial_weights" in (STUDIES[name].presets or {}).get(size_of(preset), {}):
+        words += ["--initial-weights", str(RUNS / preset / "mlm")]
+    return words
+
+
+def run_data_sets(
+    options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]], run_plan: Callable[[Plan], int]
+) -> int:
+    """Run a study on every data set that can be had, each in a directory of its name. Returns the exit status.
+
+    Raises ValueError for wrong use, if the directory is that of a comparison of one data set, if a data set is here and
+    damaged, and if none can be had.
+    """
+    limit = None if options.for_ is None else TimeLimit(parse_time(options.for_))
+    root, console, failed = options.directory, make_console(), list[str]()
+    if (root / "comparison.json").exists():
+        raise ValueError(f"--out {root} holds one comparison, and there is to be one of each data set; give another")
+    plans = {name: _plan_of(name, options, limit) for name in data_sets}
+    left_out, missing = _left_out(plans, data_sets)
+    for number, (name, plan) in enumerate(plans.items(), start=1):
+        console.rule(f"{number} of {len(plans)}: {name}")
+        if name in left_out:
+            console.print(f"left out: {left_out[name]}", soft_wrap=True)
+            continue
+        console.print(command_line(plan.options.words), soft_wrap=True)
+        if limit:
+            limit.of_run = {}  # on another data set a run takes another time
+        if run_plan(plan):
+            failed.append(name)
+        if limit and limit.reached:
+            break
+    console.rule()
+    if not options.dry_run:
+        console.print(f"report of all: {_report_of_all(root)}", soft_wrap=True)
+    for name in missing:
+        console.print(f"{name} was left out, because it is not here; the command `data` tells how to get it")
+    if limit and limit.reached:
+        console.print("the time is up (--for); the same command goes on")
+    return _exit_status(console, failed)
+
+
+def _plan_of(name: str, options: RunOptions, limit: TimeLimit | None) -> Plan:
+    out = options.directory / name
+    settings, words = {**options.settings, "data": name}, (*options.words, f"--data={name}", f"--out={out}")
+    return make_plan(replace(options, settings=settings, out=out, words=words), limit=limit)
+
+
+def _left_out(
+    plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, str], list[str]]:
+    """Why some are left out, by name, and those of them that cannot be had. Raises ValueError if none can be."""
+    there, left_out, missing = set[str](), dict[str, str](), list[str]()
+    for name, plan in plans.items():
+        options, other = plan.options, data_sets[name].get("instead_of")
+        if other in there:
+            left_out[name] = f"{other} is here"
+            continue
+        try:
+            if not nothing_to_do(plan):
+                load_data(name, options.data_dir, may_download=not options.dry_run)
+            there.add(name)
+        except ValueError as error:
+            if DATA_SETS[name].find(resolve_data_dir(options.data_dir)) is not None:
+                raise  # it is here and damaged
+            left_out[name] = printable(str(error))
+            missing.append(name)
+    if not there:
+        raise ValueError(f"none of {', '.join(missing)} is here; the command `data` tells how to get them")
+    return left_out, missing
+
+
+def _report_of_all(root: Path) -> Path:
+    """The page over all, made again if one of them is newer."""
+    page = root / "index.html"
+    reports = [path.stat().st_mtime_ns for path in root.glob("*/report.html")]
+    if not page.exists() or page.stat().st_mtime_ns < max(reports, default=0):
+        from experiments.report.overview import write_overview
+
+        return write_overview(root, STUDIES, lambda _: None)
+    return page
+
+
+def _exit_status(console: Console, failed: list[str]) -> int:
+    for name in failed:
+        console.print(f"{name} is not done; the same command tries it again")
+    return EXIT_FAILED if failed else 0
