@@ -67,8 +67,6 @@ class Study:
     quantities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     headline: Sequence[Mapping[str, Any]] = ()
     """what else it shows: entries of show/keys.py"""
-    answer: Part | None = None
-    """(show.rows.Rows) -> the answer in a sentence or two with its numbers; None: the headline"""
     measured: str = ""
     """what the answer is about, where that is no test metric; the data's names follow"""
     main_figure: str = ""

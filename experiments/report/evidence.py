@@ -15,11 +15,10 @@ from experiments.judge.verdicts import Row, evaluate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, with_baseline
-from experiments.report.answer import Findings, answer
 from experiments.show.keys import shown_of
 from experiments.show.rows import Rows
 from experiments.show.words import headline, in_figures, in_words, listed, ranking
-from experiments.study import Study, resolve
+from experiments.study import Study
 from experiments.train.tuning import check_trials
 
 
@@ -56,11 +55,7 @@ class Evidence(NamedTuple):
         unlearnt = Runs(self.root, self.comparison, self.curves).unlearnt
         said = ""
         if len(unlearnt) < len(ranking(shown)) or not unlearnt:
-            if self.study.answer or not isinstance(self.study.figures, list):
-                found = Findings(self.comparison, self.summary, shown.claims, self.root)
-                said = resolve(self.study.answer or answer)(found)
-            else:
-                said = headline(shown, shown_of(self.study))
+            said = headline(shown, shown_of(self.study))
         said = " ".join(filter(None, [said, below_the_floor(shown, unlearnt)]))
         return said if finished == planned else f"{said} ({finished} of {planned} runs have finished; only they count.)"
 

@@ -13,7 +13,6 @@ from experiments.records.csv_files import TEXT, whole
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
 from experiments.studies.tables import RUN, Table
-from experiments.study import Entries, Study
 from experiments.train.classification import Classification
 from experiments.train.trained_models import trained_models
 
@@ -117,15 +116,6 @@ def samples_of(rows: Rows, told: Told) -> pd.DataFrame | None:
     by = judge(rows.comparison, dict.fromkeys(answers["variant"]))
     table.attrs = {"seed": int(answers["seed"].iloc[0]), "judge": by}
     return table
-
-
-def samples(study: Study, root: Path, comparison: Comparison, told: Told) -> Entries:
-    """The table of samples, where there are some: its words name the seed and the variant that is ``judge``."""
-    answers = ANSWERS.read(root)
-    if answers is None or answers.empty:
-        return []
-    seed, by = int(answers["seed"].iloc[0]), judge(comparison, dict.fromkeys(answers["variant"]))
-    return [study.table("samples", samples_table(answers, comparison, told), seed=seed, judge=by)]
 
 
 def samples_table(answers: pd.DataFrame, comparison: Comparison, told: Told) -> pd.DataFrame:
