@@ -181,7 +181,7 @@ def shown(root: Path) -> pd.DataFrame:
     found = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
     looks = [look_of(case, results.config) for case in found["case"]]
     found[["kernel", "position"]] = pd.DataFrame(looks, found.index, ["kernel", "position"], dtype=object)
-    found["positions"] = found["case"].str.partition(" ")[2]
+    found["positions"] = [case.partition(" ")[2] for case in found["case"]]
     several = len(results.config.position_lengths) > 1
     found["name"] = found["case"] + (found["length"].map(", N = {:,}".format) if several else "")
     return found.assign(N=found["length"].map("{:,}".format), what=found["direction"])

@@ -210,4 +210,4 @@ def test_the_tables_and_the_figures(made_up, tmp_path):
     assert samples["words"].iloc[:3].tolist() == ["text 0", "Text 0", "softmax-none 0"]
     assert samples["by"].iloc[2 + len(STUDY.variants)] == "text 2"
     assert samples["words"].iloc[-1] == f"{STUDY.variants[-1]} 19"
-    assert stems == {"bleu", "validation", "training", "final"}
+    assert stems == {"bleu", "validation", "training", "final", "throughput"}
