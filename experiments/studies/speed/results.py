@@ -166,6 +166,7 @@ def rate(root: Path) -> pd.DataFrame:
 def shown(root: Path) -> pd.DataFrame:
     """The rows of figures and tables: the value and the text of each quantity, topic, direction, length and case."""
     results, time, taken = Results.of(root), times(root), memory(root)
+    time["rounds"] = time["rounds"].astype(str)  # else 11.0 beside rows that have none
     parts = [time.assign(quantity="time", value=time["median"], text=[_time_cell(row) for row in time.itertuples()])]
     others = [compared_with(topic, case) for topic, case in zip(time["topic"], time["case"], strict=True)]
     added = time[(time["case"] != others) & pd.notna(others)].dropna(subset="ratio")
