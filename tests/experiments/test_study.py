@@ -14,17 +14,12 @@ question = "Is it so?"
 method = "With {SMALLEST_SAMPLE} seeds."
 not_shown = "All else."
 measure = "tests.made_up:make_record"
-figures = "tests.made_up:make_record"
 constants = "experiments.judge.statistics"
 variants = ["softmax-none", "softmax-rope"]
 [presets.smoke]
 steps = 7
 [words.text]
 seeds = "{number} seeds"
-[words.figures.one]
-stem = "one-{number}"
-title = "Of {seeds}"
-caption = "Mean over {seeds}."
 """
 CLAIMS = """
 [all]
@@ -54,8 +49,6 @@ def folder(tmp_path):
 def test_a_folder_is_a_study(folder):
     study = read_study(folder)
     assert (study.name, study.said(study.method)) == (folder.name.replace("_", "-"), "With 3 seeds.")
-    entry = study.figure("one", number=5)
-    assert (entry.stem, entry.title, entry.caption) == ("one-5", "Of 5 seeds", "Mean over 5 seeds.")
     assert get_preset("smoke", study).config.steps == 7
     with pytest.raises(ValueError, match=r"--preset is cpu, which .* does not have; choose from smoke"):
         get_preset("cpu", study)
