@@ -6,7 +6,7 @@ And the quantities of them that its claims are about; the estimators there are `
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -79,10 +79,10 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     torch.set_num_threads(1)
     try:
         draws, few_draws = (planned_draws(comparison, part) for part in ("curves", "few features"))
-        point = (PUBLISHED_HEAD_DIM,), (0.5, 1.0), (PUBLISHED_FEATURES,)
-        published = random_table("figure 4", *point, ("orthogonal",), length=PUBLISHED_LENGTH, draws=draws)
-        few = (FEW_FEATURES,)
-        few_features = random_table("few features", few, (0.25, 0.5), few, estimators=("positive",), draws=few_draws)
+        point = Grid((PUBLISHED_HEAD_DIM,), (0.5, 1.0), (PUBLISHED_FEATURES,), ("orthogonal",), length=PUBLISHED_LENGTH)
+        published = random_table("figure 4", point, draws=draws)
+        few = Grid((FEW_FEATURES,), (0.25, 0.5), (FEW_FEATURES,), estimators=("positive",))
+        few_features = random_table("few features", few, draws=few_draws)
         RANDOM.write(root, random_table("curves", draws=draws), published, few_features)
         return measure_trained_models(root, comparison, objective)
     finally:
@@ -96,36 +96,40 @@ def planned_draws(comparison: Comparison, part: Part, **_: Any) -> int:
     return FEW_DRAWS if part == "few features" else DRAWS
 
 
-def random_table(
-    part: Part,
-    head_dims: Sequence[int] = HEAD_DIMS,
-    scales: Sequence[float] = SCALES,
-    num_features: Sequence[int] = NUM_FEATURES,
-    directions: Sequence[Directions] = DIRECTIONS,
-    estimators: Sequence[str] = tuple(ESTIMATORS),
-    *,
-    length: int = LENGTH,
-    draws: int = DRAWS,
-) -> pd.DataFrame:
+class Grid(NamedTuple):
+    """Of what the errors are measured: each of these with each of the others."""
+
+    head_dims: Sequence[int] = HEAD_DIMS
+    scales: Sequence[float] = SCALES
+    num_features: Sequence[int] = NUM_FEATURES
+    directions: Sequence[Directions] = DIRECTIONS
+    estimators: Sequence[str] = tuple(ESTIMATORS)
+    length: int = LENGTH
+
+
+WHOLE_GRID = Grid()
+
+
+def random_table(part: Part, grid: Grid = WHOLE_GRID, draws: int = DRAWS) -> pd.DataFrame:
     """Errors of every estimator on normal inputs: random.csv, a row per draw.
 
     ``part`` says what the rows are for. ``expected_kernel_error`` is the expectation for independent directions and
     the inputs of that very draw.
     """
     rows = []
-    for head_dim in head_dims:
+    for head_dim in grid.head_dims:
         for number_of_draw in range(draws):
             generator = torch.Generator().manual_seed(number_of_draw)
-            q, k, v = torch.randn(3, length, head_dim, generator=generator, dtype=torch.float64)
-            factors = torch.tensor(scales, dtype=torch.float64)[:, None, None]
+            q, k, v = torch.randn(3, grid.length, head_dim, generator=generator, dtype=torch.float64)
+            factors = torch.tensor(grid.scales, dtype=torch.float64)[:, None, None]
             q, k = factors * q, factors * k
-            for made in itertools.product(estimators, directions, num_features):
+            for made in itertools.product(grid.estimators, grid.directions, grid.num_features):
                 estimator, made_with, count = made
                 mapping = ESTIMATORS[estimator](head_dim, count, made_with, feature_seed(count, number_of_draw))
                 kernel, attention, output = errors(q, k, v, mapping)
                 measured = torch.stack((kernel, expected_kernel_error(estimator, q, k, count), attention, output), -1)
-                for scale, values in zip(scales, measured.tolist(), strict=True):
-                    rows.append((part, length, head_dim, scale, *made, number_of_draw, *values))
+                for scale, values in zip(grid.scales, measured.tolist(), strict=True):
+                    rows.append((part, grid.length, head_dim, scale, *made, number_of_draw, *values))
     return pd.DataFrame.from_records(rows, columns=RANDOM.columns)
 
 

@@ -21,6 +21,7 @@ from experiments.studies.features.measure import (
     SCALES,
     TRAINED,
     TRAINED_DRAWS,
+    Grid,
     feature_seed,
     queries_and_keys,
     random_table,
@@ -79,7 +80,7 @@ def test_errors_vanish_for_a_perfect_estimate_and_do_not_overflow():
 
 
 def test_a_draw_has_equal_inputs_for_all_and_its_own_features():
-    table = random_table("curves", (8,), (0.5,), (16, 32), ("independent",), ("positive",), length=8, draws=2)
+    table = random_table("curves", Grid((8,), (0.5,), (16, 32), ("independent",), ("positive",), length=8), draws=2)
     expected = table.pivot(index="draw", columns="num_features", values="expected_kernel_error")
     assert expected[16].tolist() == pytest.approx((2 * expected[32]).tolist(), rel=1e-12)
     assert expected[16][0] != expected[16][1]
