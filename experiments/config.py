@@ -48,7 +48,7 @@ def value_of(name: str, kind: Any, given: Any, *, is_text: bool = False) -> Any:
             raise ValueError(f"{name} is {given!r}; {choices(str(given), [*get_args(kind)])}")
         return given
     try:
-        if is_text and int in get_args(kind) and not re.fullmatch("-?[0-9]+", given):
+        if is_text and int in (kind, *get_args(kind)) and not re.fullmatch("-?[0-9]+", given):
             raise ValueError  # 64.0 and 6e1 are other names of variants
         return msgspec.convert(given, kind, strict=not is_text)
     except (msgspec.ValidationError, ValueError):

@@ -9,7 +9,7 @@ from experiments.config import Config
 from experiments.data.registry import load_data
 from experiments.options import BENCHMARK, RunOptions
 from experiments.presets import get_preset
-from experiments.records.lock import check_free
+from experiments.records.lock import check_free, ended_by_itself
 from experiments.records.record import is_finished, read_comparison, run_directory
 from experiments.records.schema import CONTINUED, Comparison
 from experiments.run.registry import check_resources
@@ -125,7 +125,7 @@ def nothing_to_do(plan: Plan) -> str:
         return ""
     try:
         there = read_comparison(root)
-        if not (_holds(there, plan) and _is_newest(root, there)):
+        if not (ended_by_itself(root) and _holds(there, plan) and _is_newest(root, there)):
             return ""
         check_free(root)
     except (ValueError, OSError):  # no comparison, a damaged one or another's: whoever goes on says so
@@ -164,7 +164,7 @@ def _is_as_recorded(variant: Variant, recorded: dict[str, Any] | None, is_tuned:
 
 def _is_newest(root: Path, there: Comparison) -> bool:
     """Whether nothing that the report is made of was written after it."""
-    sources = [root / "comparison.json", *root.glob("*.parquet")]
+    sources = [path for path in root.glob("[!.]*") if path.is_file()]  # the report's own files are no newer than it
     for run in there.runs:
         sources += run_directory(root, *run).glob("[!.]*.json*")
     return (root / "report.html").stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in sources)

@@ -49,6 +49,11 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
                 holder.unlink()
 
 
+def ended_by_itself(root: Path) -> bool:
+    """Whether the last command that wrote there did."""
+    return not (root / ".holder").exists()
+
+
 def check_free(root: Path) -> None:
     """Raises ValueError where only_one_run does. Writes nothing."""
     if (root / ".lock").exists():

@@ -146,7 +146,7 @@ def fuzz(whole, read, examples, said, values=0):
                 assert message.startswith("ValueError: ")
                 assert any(word in message for word in said), message
                 assert "; " in message or "was passed over" in message, message  # what would do
-                assert "does not fit into the memory" not in message
+                assert "does not fit into the memory" not in message or said == OF_ARCHIVES
                 assert "\n" not in message
                 assert visible(message) == message
                 assert len(message) < 5000
@@ -363,6 +363,8 @@ def read_reviews(path):
     assert data_set("imdb", **row).load(path.parent, None)
 
 
+OF_ARCHIVES = ["--data-file: ", "--data text: ", "--data imdb: "]
+"""how a refusal begins; that what an archive says of itself does not fit into the memory is one, too"""
 FORMS = {
     "zip": (make_zip, bytes, "text.zip", read_text),
     "tar before packing": (make_tar, gzip.compress, "reviews.tar.gz", read_reviews),
@@ -390,5 +392,5 @@ def test_whatever_is_in_an_archive_there_is_a_text_or_one_line(tmp_path, monkeyp
         read_file_of(tmp_path / name)
 
     with address_space(MEMORY):
-        assert fuzz(make(), read, 200, ["--data-file: ", "--data text: ", "--data imdb: "])
+        assert fuzz(make(), read, 200, OF_ARCHIVES)
     assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -258,8 +258,8 @@ def test_names_of_variants_are_nothing_but_text_in_page_and_figures(make_compari
         assert "script" not in {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(figure).iter()}
     assert any("<!-- =1+1\\frac -->" in figure for figure in figures)
     assert any("<!-- group/&lt;script&gt;alert(&#x27;$x$" in figure or "$x$" in figure for figure in figures)
-    assert "'=1+1\\frac,0,0,0,validation" in (root / "curves.csv").read_text()
-    assert "'=1+1\\frac,test_bits_per_byte" in (root / "summary.csv").read_text()
+    assert "\n=1+1\\frac,0,0,0,validation" in (root / "curves.csv").read_text()
+    assert "\n=1+1\\frac,test_bits_per_byte" in (root / "summary.csv").read_text()
 
 
 def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_path):

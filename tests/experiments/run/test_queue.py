@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.cli import main
-from experiments.commands import run_training
+from experiments.commands import plan, run_training
 from experiments.commands.run_training import recorded_seconds, runs_beside_each_other, runs_by_seed
 from experiments.config import Config
 from experiments.objects import Job, Run
@@ -209,7 +209,7 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
             return not self.reached
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_training, "TimeLimit", ForTwo)
+        patch.setattr(plan, "TimeLimit", ForTwo)
         patch.setattr(run_training, "leaves_the_report", lambda trainer: True)  # as on a GPU
         said = run(tmp_path / "here", "6m")
     done = [line.removesuffix(": done") for line in said.splitlines() if line.endswith(": done")]
