@@ -39,7 +39,7 @@ from experiments.run.loop import Ended, Launcher
 from experiments.run.peers import check_can_share
 from experiments.run.plan import Training, prepare_runs
 from experiments.run.registry import LAUNCHERS, is_elsewhere
-from experiments.run.reuse import ReusableRun, other_code, reusable_runs, take_over
+from experiments.run.reuse import ReusableRun, reusable_runs, take_over
 from experiments.run.runs import train_runs
 from experiments.run.time_limit import TimeLimit, without_limit
 from experiments.study import resolve
@@ -241,15 +241,13 @@ class _Trainer:
             trackers=parse_trackers(options.tracker),
         )
 
-    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> None:
-        """Train those of a comparison's runs that are not done; what is to be noted is ``comparison``'s."""
+    def train(self, at: Path, what: Comparison, runs: list[Run]) -> None:
+        """Train those of a comparison's runs that are not done."""
         training = self.training(at, what)
         self.objective.save(at)
         taken = take_over(training, runs, self.reusable)
         for run, there in taken.items():
             self.console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
-        sentence = other_code(taken, "runs" if at == self.root else "trials of learning rates")
-        store.add_notes(comparison, [] if sentence is None else [sentence])
         done = sum(map(training.is_finished, runs))
         if done:
             self.console.print(f"{done} of {len(runs)} runs are done already")
@@ -335,7 +333,7 @@ def _train_and_report(trainer: _Trainer, comparison: Comparison) -> int:
     waiting = untuned(comparison)
     ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
     if ready.variants:
-        trainer.train(root, ready, comparison, runs_by_seed(ready))
+        trainer.train(root, ready, runs_by_seed(ready))
     if leaves_the_report(trainer):
         trainer.tell_failures()
         console.print("the GPU's time is for runs: the same command without --for measures them and writes the report")
@@ -397,7 +395,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> None:
         runs = [run for run in runs if (at, run) not in trainer.failures]
         if not runs or (trainer.limit and trainer.limit.reached):
             break
-        trainer.train(at, trials, comparison, runs)
+        trainer.train(at, trials, runs)
     _choose_rates(trainer.console, root, comparison)
 
 
