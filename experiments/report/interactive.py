@@ -18,7 +18,7 @@ from experiments.judge.statistics import estimate
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.show.colours import DARK_PAPER
 from experiments.show.rows import finished_seeds, plotted
-from experiments.show.style import POSITION_STYLES, variant_colour
+from experiments.show.style import dashes_of, variant_colour
 
 POINTS = 25
 """a curve with more records is shown as the means of equal runs of records, about this many"""
@@ -77,7 +77,7 @@ def interactive(
     ends = {name: columns["mean"][-1] for name, columns in first.items()}
     shown = _shown_first(variants, ends, comparison.objective.better, at_once)
     lines = [
-        Line(v.name, v.name in shown, variant_colour(v), variant_colour(v, DARK_PAPER), _dashes(v))
+        Line(v.name, v.name in shown, variant_colour(v), variant_colour(v, DARK_PAPER), _pixels(dashes_of(v.position)))
         for v in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
     ]
     axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
@@ -128,9 +128,8 @@ def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: 
     return {*best.values(), *(v.name for v in variants if v.name == "softmax-none")}
 
 
-def _dashes(variant: VariantRecord) -> str:
-    style: Any = POSITION_STYLES.get(variant.position, {}).get("linestyle", "-")
-    return "" if isinstance(style, str) else " ".join(str(max(1, round(2 * length))) for length in style[1])
+def _pixels(dashes: list[float]) -> str:
+    return " ".join(str(max(1, round(2 * length))) for length in dashes)
 
 
 def _plot(lines: list[Line], axes: dict[str, str]) -> Any:

@@ -13,23 +13,9 @@ from msgspec.structs import replace
 from experiments.judge.statistics import estimates, finished_values
 from experiments.judge.verdicts import Row
 from experiments.records.schema import NEXT_BYTE, Comparison, Floor, ObjectiveRecord, VariantRecord
+from experiments.show.colours import LOOKS
 from experiments.show.keys import Quantity, Where
 from experiments.study import Study
-
-WORDS = {
-    "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
-    "num_features": lambda value: f"M = {value}",
-    "decay": lambda value: {
-        "none": "no decay",
-        "fixed": "fixed decay",
-        "alibi": "ALiBi's decay",
-        "retnet": "RetNet's decay",
-    }.get(value, value),
-    "local_conv": lambda value: "" if value == "0" else "local convolution",
-    "short_conv": lambda value: "" if value == "0" else "short convolution",
-    "qk_norm": lambda value: "" if value == "no" else "normalised queries and keys",
-}
-"""how a figure says a setting; others by their name and value"""
 
 
 class Rows:
@@ -251,5 +237,10 @@ def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
     if "num_features" in values and not base_name(variant).startswith("favor"):
         # Maps that draw nothing have as many features as a head has channels, paired twice as many.
         values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
-    others = {key: lambda value, key=key: f"{key.replace('_', ' ')} {value}" for key in values}
-    return ", ".join(filter(None, ((others | WORDS)[key](value) for key, value in values.items())))
+    return ", ".join(filter(None, (_said(key, value) for key, value in values.items())))
+
+
+def _said(setting: str, value: str) -> str:
+    """A setting as a figure says it."""
+    words = LOOKS["figures"].get(setting, {"any": f"{setting.replace('_', ' ')} {{}}"})
+    return str(words.get(value, words["any"])).format(value)

@@ -25,29 +25,9 @@ from PIL import Image
 
 from experiments.records.files import visible, write_atomically
 from experiments.records.schema import VariantRecord
-from experiments.show.colours import PAPER, colour
+from experiments.show.colours import LOOKS, PAPER, colour
 
-POSITION_STYLES: dict[str, dict[str, Any]] = {
-    "none": {"linestyle": (0, (1, 1.2)), "marker": "o"},
-    "learned": {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"},
-    "sinusoidal": {"linestyle": (0, (3, 1.5, 1, 1.5, 1, 1.5)), "marker": "D"},
-    "alibi": {"linestyle": (0, (9, 2)), "marker": "X"},
-    "rope-before": {"linestyle": (0, (5, 2)), "marker": "^"},
-    "rope-after": {"linestyle": "-", "marker": "v"},
-    "selective-before": {"linestyle": (0, (5, 2, 1, 2, 1, 2)), "marker": "<"},
-    "selective-after": {"linestyle": (0, (12, 2)), "marker": ">"},
-    "shaw": {"linestyle": (0, (2, 1)), "marker": ">"},
-    "transformer-xl": {"linestyle": (0, (7, 1, 1, 1)), "marker": "P"},
-    "t5": {"linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "*"},
-    "tupe": {"linestyle": (0, (8, 3, 2, 3)), "marker": "d"},
-    "deberta": {"linestyle": (0, (3, 1)), "marker": "H"},
-    "huang": {"linestyle": (0, (2, 1, 2, 4)), "marker": "8"},
-    "xpos": {"linestyle": (0, (5, 1, 5, 3)), "marker": "v"},
-    "complex": {"linestyle": (0, (1, 2.4)), "marker": "p"},
-    "floater": {"linestyle": (0, (2, 2.4)), "marker": "h"},
-}
-OTHER_POSITION = {"linestyle": "-", "marker": "P"}
-LOOKS: tuple[dict[str, Any], ...] = (
+LINES: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
     {"color": "#d04a02", "linestyle": (0, (5, 2)), "marker": "^"},
     {"color": "#0072B2", "linestyle": (0, (1, 1.2)), "marker": "s"},
@@ -139,14 +119,20 @@ def variant_colour(variant: VariantRecord, paper: str = PAPER) -> str:
 
 def kernel_style(kernel: str, position: str) -> dict[str, Any]:
     """The same for a kernel with a position encoding."""
-    return {"color": colour(kernel, position)} | POSITION_STYLES.get(position, OTHER_POSITION)
+    dashes, marker = dashes_of(position), LOOKS["positions"].get(position, {}).get("marker", "P")
+    return {"color": colour(kernel, position), "linestyle": (0, dashes) if dashes else "-", "marker": marker}
+
+
+def dashes_of(position: str) -> list[float]:
+    """The lengths of a line's dashes and gaps; none of a solid one."""
+    return [*LOOKS["positions"].get(position, {}).get("dashes", ())]
 
 
 def look_of(place: int) -> dict[str, Any]:
     """The look of the value at a place of a list: no two are alike among the first seven times seven."""
-    number, again = place % len(LOOKS), place // len(LOOKS)
-    other = LOOKS[(number + again) % len(LOOKS)]
-    return {**other, "color": LOOKS[number]["color"]}
+    number, again = place % len(LINES), place // len(LINES)
+    other = LINES[(number + again) % len(LINES)]
+    return {**other, "color": LINES[number]["color"]}
 
 
 def save_figure(make: Callable[[], Figure | None], directory: Path, stem: str) -> bool:

@@ -12,41 +12,12 @@ from msgspec.structs import replace
 from experiments.judge.claims import Claim
 from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.show.colours import LOOKS
 from experiments.show.keys import Pair, Sentence, Shown
 from experiments.show.rows import Rows, summary
 
-KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
 SIDES = {"before": "before its feature map", "after": "after its feature map"}
 """by the end of a position's name"""
-ADDED: dict[str, dict[object, str]] = {
-    "decay": {
-        "fixed": "a fixed decay",
-        "gate": "a gate",
-        "alibi": "ALiBi's decay",
-        "retnet": "RetNet's decay",
-    },
-    "local_conv": {"any": "a local convolution"},
-    "short_conv": {"any": "a short convolution"},
-    "qk_norm": {"yes": "normalised queries and keys"},
-}
-"""settings that add something to a variant, and what a sentence calls it"""
-NAMES = {
-    "rope-before": "RoPE",
-    "rope-after": "RoPE",
-    "alibi": "ALiBi",
-    "shaw": "Shaw et al.'s relative positions",
-    "transformer-xl": "Transformer-XL's positions",
-    "t5": "T5's buckets",
-    "tupe": "TUPE",
-    "deberta": "DeBERTa's disentangled attention",
-    "huang": "Huang et al.'s relative positions",
-    "xpos": "xPos",
-    "complex": "complex-order embeddings",
-    "floater": "FLOATER",
-    "selective-before": "selective angles",
-    "selective-after": "selective angles",
-}
-"""of positions that are not called by their variant's word"""
 SIZES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 FIELD = re.compile(r"\{(\w+):([^}]+)\}")
 FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list", "rope", "along")
@@ -59,14 +30,18 @@ class Missing(Exception):
 
 def in_words(variant: VariantRecord) -> str:
     """A variant as a sentence names it."""
-    kernel = KERNELS.get(variant.kernel, variant.kernel)
+    kernel = kernel_in_words(variant.kernel)
     settings = [_setting_in_words(*each) for each in variant.settings.items() if each[0] != "learning_rate"]
     if variant.name == variant.kernel:
         return kernel
     if variant.position == "none":
         return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
-    words = NAMES.get(variant.position, f"{variant.position} positions")
+    words = LOOKS["positions"].get(variant.position, {}).get("words", f"{variant.position} positions")
     return f"{kernel} with {listed([' '.join(filter(None, [words, side(variant)])), *settings])}"
+
+
+def kernel_in_words(kernel: str) -> str:
+    return str(LOOKS["kernels"].get(kernel, {}).get("words", kernel))
 
 
 def side(variant: VariantRecord) -> str:
@@ -75,8 +50,8 @@ def side(variant: VariantRecord) -> str:
 
 
 def _setting_in_words(setting: str, value: object) -> str:
-    named = ADDED.get(setting, {})
-    return named.get(value, named.get("any", f"{setting} {value}"))
+    named = LOOKS["sentences"].get(setting, {})
+    return str(named.get(str(value), named.get("any", f"{setting} {value}")))
 
 
 def listed(parts: Iterable[str]) -> str:
@@ -241,7 +216,7 @@ class Headline:
                 for mean, low, high in gains[["mean", "low", "high"]].to_numpy(float):
                     said = with_interval(mean, low, high, f"+{quantity.format}")
                     aside = f" ({side(variant)})" if side(variant) else ""
-                    told = f"{said} for {KERNELS.get(variant.kernel, variant.kernel)}{aside}"
+                    told = f"{said} for {kernel_in_words(variant.kernel)}{aside}"
                     found[variant.kernel] = min(found.get(variant.kernel, (inf, "")), (sign * mean, told))
         if not found:
             raise Missing(name)

@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.show.colours import DARK_PAPER, DECAY_HUES, PAPER, colour, contrast
-from experiments.show.style import LOOKS, MUTED
+from experiments.show.colours import DARK_PAPER, LOOKS, PAPER, colour, contrast
+from experiments.show.style import LINES, MUTED
 from experiments.variants import VARIANTS
 
 LEAST = 3.0
 KINDS = [*sorted({(variant.kernel, variant.position) for variant in VARIANTS.values()}), ("unknown", "other")]
 IN_USE = {colour(*kind) for kind in KINDS}
-IN_USE |= {look["color"] for look in LOOKS} | {MUTED}
+IN_USE |= {look["color"] for look in LINES} | {MUTED}
 
 
 def in_dark_mode(shown):
@@ -35,7 +35,7 @@ def test_a_line_of_the_page_can_be_seen_on_dark_paper():
 
 
 def test_lines_of_variants_that_forget_can_be_seen_too():
-    for kind, decay in itertools.product(KINDS, DECAY_HUES):
+    for kind, decay in itertools.product(KINDS, LOOKS["decays"]):
         shown = colour(*kind, decay=decay)
         assert contrast(shown, PAPER) >= LEAST
         assert contrast(in_dark_mode(shown), in_dark_mode(PAPER)) >= LEAST
