@@ -49,8 +49,9 @@ def get_preset(name: str, study: Study | None = None) -> Preset:
     if size not in own:
         who = f"which {study.name} does not have; " if study else "and there is none; "
         raise ValueError(f"--preset is {name}, {who}choose from {', '.join(own)}")
+    shared = study.shared if study else {}
     recipe = GENERAL[study.recipe][size] if study and study.recipe and size == name else {}
-    return _preset({"base": size, **own[size]} | recipe)
+    return _preset({"base": size, **shared, **own[size]} | recipe)
 
 
 def _preset(settings: Mapping[str, Any]) -> Preset:

@@ -74,6 +74,8 @@ class Study:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """its own presets: what differs from the general one of that name (presets.py). None: the general ones. One that
     has ``of_data`` runs on each of these data sets: what differs for it, by its name"""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """settings that its presets have in common, besides those that they say themselves"""
     recipe: str = ""
     """the recipe of presets.toml that its models are trained by; none: what its presets say, and else Config"""
     table_note: str = ""
@@ -117,11 +119,16 @@ def resolve(part: Part | None) -> Callable[..., Any]:
 def read_study(directory: Path) -> Study:
     """The study of a folder, which has its name with _ for -.
 
-    study.toml has its fields and its words; claims.toml, if there is one, its claims.
+    study.toml has its fields and its words; claims.toml, if there is one, its claims; measure.py, if there is one,
+    its function ``measure``, what its claims take samples with, and the constants in its words.
     """
-    fields = read_toml(directory / "study.toml")
-    claims = directory / "claims.toml"
-    return Study(directory.name.replace("_", "-"), **({"claims": claims} if claims.exists() else {}) | fields)
+    fields: dict[str, Any] = {}
+    if (directory / "claims.toml").exists():
+        fields["claims"] = directory / "claims.toml"
+    if (directory / "measure.py").exists():
+        module = f"experiments.studies.{directory.name}.measure"
+        fields |= {"measure": f"{module}:measure", "samples": module, "constants": module}
+    return Study(directory.name.replace("_", "-"), **fields | read_toml(directory / "study.toml"))
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The keys of study.toml that say what is shown. An unknown key or a wrong type is an error that names it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -73,11 +73,12 @@ class Entry(Key, kw_only=True):
     title: str
     caption: str
     like: str = ""
-    """the entry of common.toml with this name has all keys that are not given here"""
+    """the entry of common.toml with this name has all keys that are not given here; of a list of names each is one"""
     when: Where = {}
     """words (rows.py) and the values they have to have; else the entry is left out"""
     uses_data: bool = True
-    """whether it shows something of the comparison's data; what is to know of them stands above all figures then"""
+    """whether it shows something of the comparison's data; what is to know of them stands above all figures then. Of a
+    study that trains nothing it does not, unless said"""
     quantity: str | list[str] = []
     """a name, or several: of a figure each then has a row of panels (lines) or a panel (dots), of a table a column"""
     each: str = ""
@@ -193,15 +194,17 @@ class Shown(Key, kw_only=True):
 def shown_of(study: Study) -> Shown:
     """Raises ValueError that names the study and the key if one of its entries is not as it should be."""
     common = read_toml(Path(__file__).with_name("common.toml"))
-    quantities = dict[str, Any](common["quantities"])
+    quantities, uses_data = dict[str, Any](common["quantities"]), {"uses_data": bool(study.variants)}
     try:
         for name, quantity in study.quantities.items():
-            quantities[name] = _filled(quantity, quantities)
+            quantities[name] = _filled(quantity, quantities) | {"like": ""}
         entries = {
             "quantities": quantities,
             "headline": study.headline,
-            "figures": [{"stem": each.get("like")} | _filled(each, common["figures"]) for each in study.figures],
-            "tables": [_filled(each, common["tables"]) for each in study.tables],
+            "figures": [
+                {"stem": each.get("like")} | uses_data | each for each in _entries(study.figures, common["figures"])
+            ],
+            "tables": [uses_data | each for each in _entries(study.tables, common["tables"])],
             "overview": study.overview,
         }
         return msgspec.convert(entries, Shown)
@@ -209,6 +212,14 @@ def shown_of(study: Study) -> Shown:
         raise ValueError(f"study {study.name}: {error}") from error
 
 
+def _entries(given: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Entries of a study; one that is like several is one of each."""
+    for entry in given:
+        names = entry.get("like")
+        for name in names if isinstance(names, list) else [names]:
+            yield _filled({**entry, "like": name}, common) if name else {**entry}
+
+
 def _filled(entry: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry with the keys of the common one that it is like."""
-    return {**common[entry["like"]], **entry} if "like" in entry else {**entry}
+    """An entry with the keys of the common one that it is like, which may itself be like another."""
+    return {**_filled(common[entry["like"]], common), **entry} if entry.get("like") else {**entry}
