@@ -132,25 +132,43 @@ def some_padding(batch: int, length: int, seed: int = 0) -> Tensor:
     return mask
 
 
+def some_decay(batch: int, length: int, *, resets: bool = False, strength: float = 0.3) -> Tensor:
+    """ln a ≤ 0, zero here and there, and with ``resets`` −∞ at every twentieth token or so."""
+    log_decay = -nn.functional.softplus(random(batch, HEADS, length, seed=70)) * strength
+    log_decay[..., ::7] = 0
+    if resets:
+        log_decay[random(batch, HEADS, length, seed=71) > 1.6] = -torch.inf
+        log_decay[..., length // 2] = -torch.inf
+    return log_decay
+
+
 def slow_positions(length: int) -> Tensor:
     """In [0, 0.1), where a rotated denominator does not cancel."""
     return torch.arange(length) / (10 * length)
 
 
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None, angles: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Linear attention of all that has a gradient."""
+    return linear_attention(q, k, v, log_decay=log_decay, angles=angles, **options)
+
+
 def outputs_and_gradients(
-    qkv: list[Tensor], function: Callable[..., Tensor] = linear_attention, **options: Any
+    inputs: list[Tensor], function: Callable[..., Tensor] = attended, **options: Any
 ) -> list[Tensor]:
-    """The output, the gradients of q, k and v, and those of v and all that the feature map learns, each as one vector.
+    """The output, the gradients of q, k and v, and those of v, of other inputs, as decays, and of all that the feature
+    map learns, each as one vector.
 
     Gradients are of the output's product with fixed numbers; all is float64, on the CPU. One vector is one scale:
     where there is one token, all gradients but that of v are zero but for rounding.
     """
-    qkv = [x.detach().clone().requires_grad_() for x in qkv]
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
     feature_map = options["feature_map"]
     learned = [x for x in (*feature_map.parameters(), *feature_map.buffers()) if x.requires_grad]
-    output = function(*qkv, **options)
+    output = function(*inputs, **options)
     upstream = random(*output.shape, seed=99).to(output)
-    found = torch.autograd.grad(output, [*qkv, *learned], upstream, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(output, [*inputs, *learned], upstream, allow_unused=True, materialize_grads=True)
     groups = ([output.detach()], found[:3], found[2:])
     return [torch.cat([x.flatten().double().cpu() for x in group]) for group in groups]
 

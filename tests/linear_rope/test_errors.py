@@ -29,7 +29,7 @@ from linear_rope.positions.decay import FixedDecay, GatedDecay
 from tests.linear_rope.tensors import assert_refused
 
 QKV, LONGER, EMPTY = (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 0, 4)
-X, TOKENS = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64)
+X, TOKENS, ANGLES = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64), torch.zeros(1, 2, 5, 3)
 
 
 class WithoutAnAxis(FeatureMap):
@@ -95,6 +95,14 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(positions=torch.arange(4)), ["positions", "(4,)", "(5,)"]),
         (lambda: attend(key_padding_mask=torch.zeros(1, 5)), ["key_padding_mask", "float32", "torch.bool"]),
         (lambda: attend(key_padding_mask=mask(1, 6)), ["key_padding_mask", "(1, 6)", "(1, 5)"]),
+        (lambda: attend(log_decay=torch.zeros(2, 5)), ["log_decay", "(1, 2, 5)"]),
+        (lambda: attend(QKV, LONGER, LONGER, log_decay=torch.zeros(1, 2, 5)), ["log_decay", "5 queries"]),
+        (lambda: attend(angles=torch.zeros(5, 2)), ["angles", "(1, 2, 5, 3)"]),
+        (lambda: attend(rope="none", angles=ANGLES), ["angles", "none"]),
+        (lambda: attend(angles=ANGLES.long()), ["angles", "int64", "radians"]),
+        (lambda: attend(QKV, LONGER, LONGER, angles=ANGLES), ["angles", "5 queries", "6 keys", "positions"]),
+        (lambda: attend(angles=ANGLES, positions=torch.arange(5)), ["positions was given beside angles"]),
+        (lambda: attend(angles=ANGLES, rope_scaling=NTKAware(2.0)), ["rope_scaling was given beside angles"]),
         (lambda: attend(dtype=torch.int64), ["q has dtype torch.int64", "floating-point"]),
         (lambda: rotate((4, 5), torch.arange(4)), ["width", "5", "even"]),
         (lambda: rotate((4, 6), torch.arange(4), layout="pairs"), ["layout", "'pairs'", "'interleaved'", "'half'"]),

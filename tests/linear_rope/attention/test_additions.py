@@ -1,6 +1,6 @@
 """Decays, selective angles, convolutions and norms of the modules: what they compute, and what is refused.
 
-That the function with ``log_decay`` and ``angles`` agrees with the oracle is in test_decay.py.
+That the function with ``log_decay`` and ``angles`` agrees with the oracle is in test_linear_attention.py.
 """
 
 import itertools

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import linear_rope
 from linear_rope import EluPlusOne, YaRN
-from tests.linear_rope.ops.linear.test_decay import some_decay
 from tests.linear_rope.tensors import (
     HEADS,
     MAPS,
@@ -26,6 +25,7 @@ from tests.linear_rope.tensors import (
     random,
     random_qkv,
     slow_positions,
+    some_decay,
 )
 from tests.processes import Processes
 

@@ -12,37 +12,33 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from linear_rope import EluPlusOne, FavorPlus, ReluFeatures, linear_attention
-from linear_rope.features import GivenFeatures
-from linear_rope.ops.linear import triton_form
+from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, linear_attention
+from linear_rope.ops.linear import native, operator, triton_form
 from linear_rope.ops.linear.call import Call, Gradients, Result
 from linear_rope.ops.linear.operator import FIELDS, TENSORS, attend
 from linear_rope.ops.linear.triton_form import settings
-from tests.linear_rope.ops.linear.test_random_calls import Sizes, compare
-from tests.linear_rope.tensors import SETTINGS, assert_refused, random, slow_positions
+from tests.linear_rope.ops.linear.test_random_calls import MAPS, Sizes, compare
+from tests.linear_rope.tensors import SETTINGS, assert_refused, in_steps, random, slow_positions
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+CPU, DEVICE = torch.device("cpu"), torch.device("cuda" if torch.cuda.is_available() else "cpu")
 OUTPUTS = {torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 GRADIENTS = {torch.float32: 6e-6, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 # Neither the width nor the number of features is that of a tile.
-MAPS = {
-    "favor+": lambda: FavorPlus(10, 18),
-    "favor+hyperbolic": lambda: FavorPlus(10, 18, hyperbolic=True),
-    "favor+paired": lambda: FavorPlus(10, 18, paired=True),
-    "elu+1": lambda: EluPlusOne(),
-    "elu+1+paired": lambda: EluPlusOne(paired=True),
-    "relu": lambda: ReluFeatures(eps=1e-2),
-    "given": lambda: GivenFeatures(),
-}
-WIDTH, VALUES, LENGTH = 10, 7, 37
+WIDTH, FEATURES, VALUES, LENGTH = 10, 18, 7, 37
 STATE = ("memory", "key_sum", "stabiliser")
+WAYS = ("causal", "decay", "both ways")
+WAY = pytest.mark.parametrize("way", WAYS)
+KIND = pytest.mark.parametrize("kind", ["favor+", "elu+1"])
+IN_PIECES = pytest.mark.parametrize("in_pieces", [False, True])
 
 
 @pytest.fixture(autouse=True)
@@ -60,20 +56,24 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1)
 
 
-def some_qkv(batch: int = 1, length: int = LENGTH, heads: int = 1, *, positive: bool = False) -> list[Tensor]:
-    qkv = [random(batch, heads, length, width, seed=i) for i, width in enumerate((WIDTH, WIDTH, VALUES))]
-    return [x.abs() + 0.1 for x in qkv[:2]] + qkv[2:] if positive else qkv
-
-
-def some_decay(batch: int = 1, length: int = LENGTH, heads: int = 1) -> Tensor:
+def some_decay(batch: int = 1, length: int = LENGTH) -> Tensor:
     """Also resets, of which two follow each other, and one begins a chunk."""
-    log_decay = -random(batch, heads, length, seed=8).abs() / 4
+    log_decay = -random(batch, 1, length, seed=8).abs() / 4
     log_decay[..., [16, 21, 22]] = -torch.inf
     return log_decay
 
 
+def inputs(
+    way: str, batch: int = 1, length: int = LENGTH, heads: int = 1, keys: int | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a call; with as many keys as queries, unless another number of them is given."""
+    sizes = {"q": (length, WIDTH), "k": (keys or length, WIDTH), "v": (keys or length, VALUES)}
+    found = {name: random(batch, heads, *size, seed=seed) for seed, (name, size) in enumerate(sizes.items())}
+    return found | ({"log_decay": some_decay(batch, max(length, 23))[..., :length]} if way == "decay" else {})
+
+
 def assert_form(
-    tensors: dict[str, Tensor], kind: str = "elu+1", dtype: torch.dtype = torch.float32, **options: object
+    tensors: dict[str, Tensor], way: str, kind: str = "elu+1", dtype: torch.dtype = torch.float32, **options: object
 ) -> list[Tensor]:
     """The kernels give the oracle's output and gradients. Returns theirs."""
     found = []
@@ -82,9 +82,10 @@ def assert_form(
         leaves = {  # the same numbers for both
             name: x.to(kept[name]).to(device, wide or kept[name]).requires_grad_() for name, x in tensors.items()
         }
-        feature_map = MAPS[kind]().to(device, wide or torch.float32)
-        rest = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in options.items()}
-        output = linear_attention(**leaves, feature_map=feature_map, **{"causal": True} | rest, implementation=form)
+        feature_map = MAPS[kind](WIDTH, FEATURES).to(device, wide or torch.float32)
+        rest: dict[str, Any] = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in options.items()}
+        causal = way != "both ways"
+        output = linear_attention(**leaves, feature_map=feature_map, causal=causal, implementation=form, **rest)
         upstream = random(*output.shape, seed=9).to(output)
         found.append([output.detach(), *torch.autograd.grad(output, list(leaves.values()), upstream)])
     expected, got = found
@@ -101,147 +102,167 @@ def assert_close(actual: Tensor, expected: Tensor, tolerance: float, size: float
     torch.testing.assert_close(actual.double().cpu(), expected.double(), rtol=0, atol=tolerance * size)
 
 
-def named(qkv: list[Tensor], log_decay: Tensor | None = None) -> dict[str, Tensor]:
-    return dict(zip("qkv", qkv, strict=True)) | ({} if log_decay is None else {"log_decay": log_decay})
-
-
-@pytest.mark.parametrize("decay", [False, True])
-@pytest.mark.parametrize(("rope", "denominator"), SETTINGS)
+@WAY
 @pytest.mark.parametrize("kind", MAPS)
-def test_values_and_gradients_are_the_oracle_s(kind: str, rope: str, denominator: str, decay: bool) -> None:
-    if (kind, rope) == ("given", "before"):
-        pytest.skip("what is rotated before it is given is not positive")
-    length = 21
-    positions = slow_positions(length) if denominator == "rotated" else None
-    tensors = named(some_qkv(length=length, positive=kind == "given"))
-    if decay:
-        tensors["log_decay"] = some_decay(length=32)[..., 11:]
-    assert_form(tensors, kind, rope=rope, denominator=denominator, positions=positions)
+def test_values_and_gradients_are_the_oracle_s(kind: str, way: str) -> None:
+    length, tensors = 21, inputs(way, length=21)
+    if kind == "given":
+        tensors |= {name: tensors[name].abs() + 0.1 for name in "qk"}
+    for rope, denominator in SETTINGS:
+        # What is rotated before it is given is not positive. Before the kernels all that is left is a sum.
+        if rope == "after" or (rope, denominator) == ("none", "none") or (rope == "before" and kind == "favor+"):
+            positions = slow_positions(length) if denominator == "rotated" else None
+            assert_form(tensors, way, kind, rope=rope, denominator=denominator, positions=positions)
 
 
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
+@KIND
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 33])
 def test_every_length(kind: str, length: int) -> None:
-    assert_form(named(some_qkv(length=length)), kind)
+    assert_form(inputs("causal", length=length), "causal", kind)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("denominator", ["unrotated", "none"])
+@KIND
+@pytest.mark.parametrize("length", [1, 16, 70])
+def test_queries_of_another_sequence(kind: str, length: int, denominator: str) -> None:
+    """In pieces, of which there are others for queries and for keys."""
+    positions = random(length, seed=12) * 9, random(LENGTH, seed=13) * 9
+    tensors = inputs("both ways", length=length, keys=LENGTH)
+    assert_form(tensors, "both ways", kind, positions=positions, denominator=denominator)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("decay", [False, True])
+@WAY
 @pytest.mark.parametrize("kind", ["favor+", "favor+hyperbolic", "elu+1"])
-def test_half_precision(kind: str, decay: bool, dtype: torch.dtype) -> None:
-    assert_form(named(some_qkv(), some_decay() if decay else None), kind, dtype)
+def test_half_precision(kind: str, way: str, dtype: torch.dtype) -> None:
+    assert_form(inputs(way), way, kind, dtype)
 
 
 def test_half_precision_keeps_what_is_too_small_or_too_large_for_float16() -> None:
     """Sums of values, and gradients that are divided by sums."""
-    q, k, v = some_qkv()
-    tensors = [(q * 100).abs(), (k * 100).abs(), v * 1000]
-    assert_form(named(tensors), "relu", torch.float16)
+    factors = {"q": 100, "k": 100, "v": 1000}
+    tensors = {name: (x.abs() if name in "qk" else x) * factors[name] for name, x in inputs("causal").items()}
+    assert_form(tensors, "causal", "relu", torch.float16)
 
 
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
-@pytest.mark.parametrize("decay", [False, True])
-def test_padding_has_no_influence(kind: str, decay: bool) -> None:
-    qkv = some_qkv(2)
-    mask = torch.zeros(2, LENGTH, dtype=torch.bool)
-    mask[0, :18] = mask[1, [3, 16, 36]] = True  # the first sees nothing for a chunk and more
-    padded = [qkv[0], *(x.masked_fill(mask[:, None, :, None], torch.inf) for x in qkv[1:])]
-    tensors = named(qkv, some_decay(2) if decay else None)
-    clean = assert_form(tensors, kind, key_padding_mask=mask)
-    options = {"feature_map": MAPS[kind]().to(DEVICE), "causal": True, "key_padding_mask": mask.to(DEVICE)}
-    log_decay = tensors["log_decay"].float().to(DEVICE) if decay else None
-    x = [x.float().to(DEVICE) for x in padded]
-    assert torch.equal(linear_attention(*x, log_decay=log_decay, implementation="triton", **options), clean[0])
+@KIND
+@WAY
+def test_padding_has_no_influence(kind: str, way: str) -> None:
+    """Also where it is all that there is: then outputs are zero."""
+    tensors, mask = inputs(way, 3), torch.zeros(3, LENGTH, dtype=torch.bool)
+    mask[0, :18] = mask[1, [3, 16, 36]] = mask[2] = True  # the first sees nothing for a chunk and more
+    tensors["k"][0, :, 5] *= 50  # the largest scale is that of padding
+    clean = assert_form(tensors, way, kind, key_padding_mask=mask)
+    assert not clean[0][2].any()
+    padded = {n: x.masked_fill(mask[:, None, :, None], torch.inf) if n in "kv" else x for n, x in tensors.items()}
+    given = {name: x.to(DEVICE, torch.float32) for name, x in padded.items()}
+    options = {"feature_map": MAPS[kind](WIDTH, FEATURES).to(DEVICE), "causal": way != "both ways"}
+    found = linear_attention(**given, **options, key_padding_mask=mask.to(DEVICE), implementation="triton")
+    assert torch.equal(found, clean[0])
 
 
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
+@KIND
 def test_strong_decays_and_far_apart_scales(kind: str) -> None:
-    q, k, v = some_qkv()
-    k[:, :, 5] *= 8  # a key that outweighs what came before, and what comes after
-    log_decay = -torch.linspace(0, 40, LENGTH, dtype=torch.float64).expand(1, 1, -1).clone()
-    assert_form(named([q, k, v], log_decay), kind)
+    tensors = inputs("decay")
+    tensors["k"][:, :, 5] *= 8  # a key that outweighs what came before, and what comes after
+    tensors["log_decay"] = -torch.linspace(0, 40, LENGTH, dtype=torch.float64).expand(1, 1, -1).clone()
+    assert_form(tensors, "decay", kind)
+
+
+@IN_PIECES
+@pytest.mark.parametrize("at", [0, 20, 36])
+def test_one_key_outweighs_all_others(at: int, in_pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest scale, in the first, a middle or the last chunk, of which no other factor is more than 1e-38."""
+    monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1 if in_pieces else 8)
+    tensors = inputs("both ways")
+    tensors["k"] += 12  # of norm 38: scales around −200
+    tensors["k"][:, :, at] = random(WIDTH, seed=14)
+    assert_form(tensors, "both ways", "favor+")
 
 
 @pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
-@pytest.mark.parametrize("decay", [False, True])
-def test_a_sequence_in_pieces(kind: str, decay: bool) -> None:
+@KIND
+@pytest.mark.parametrize("way", ["causal", "decay"])
+def test_a_sequence_in_pieces(kind: str, way: str) -> None:
     assert settings.pieces_of(70, 1, 16) == (5, 1)
-    log_decay = some_decay(length=70) if decay else None
-    assert_form(named(some_qkv(length=70), log_decay), kind)
-
-
-@pytest.mark.usefixtures("pieces")
-def test_the_bits_do_not_depend_on_the_sequences_beside_it_nor_on_the_run() -> None:
-    qkv, log_decay = some_qkv(2), some_decay(2)
-    both = assert_form(named(qkv, log_decay), "favor+")
-    assert all(map(torch.equal, both, assert_form(named(qkv, log_decay), "favor+")))
-    upstream = random(*both[0].shape, seed=9).to(both[0])[1:]
-    leaves = [x[1:].float().to(DEVICE).requires_grad_() for x in (*qkv, log_decay)]
-    options = {"feature_map": MAPS["favor+"]().to(DEVICE), "causal": True, "implementation": "triton"}
-    output = linear_attention(*leaves[:3], log_decay=leaves[3], **options)
-    second = [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
-    assert all(torch.equal(x[1:], y) for x, y in zip(both, second, strict=True))
+    assert_form(inputs(way, length=70), way, kind)
 
 
 def test_the_number_of_pieces_is_one_of_length_and_heads() -> None:
     for length, heads in ((1, 1), (64, 4), (1000, 16), (131072, 16), (131072, 1), (10**6, 300)):
         count, each = settings.pieces_of(length, heads, 64)
-        chunks = -(-length // 64)
-        assert (count - 1) * each < chunks <= count * each
+        assert (count - 1) * each < -(-length // 64) <= count * each
         assert count == 1 or each >= settings.CHUNKS_OF_PIECE
 
 
-@pytest.mark.parametrize("way", ["spread", "heads inside", "transposed", "expanded"])
-def test_where_a_tensor_lies_in_memory_does_not_matter(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("way", ["decay", "both ways"])
+def test_the_bits_do_not_depend_on_the_sequences_beside_it_nor_on_the_run(way: str) -> None:
+    tensors = inputs(way, 2, keys=LENGTH)
+    both, again = (assert_form(tensors, way, "favor+", rope="none") for _ in range(2))
+    assert all(map(torch.equal, both, again))
+    leaves = {name: x[1:].float().to(DEVICE).requires_grad_() for name, x in tensors.items()}
+    options = {"feature_map": MAPS["favor+"](WIDTH, FEATURES).to(DEVICE), "causal": way == "decay", "rope": "none"}
+    output = linear_attention(**leaves, **options, implementation="triton")
+    upstream = random(*both[0].shape, seed=9).to(both[0])[1:]
+    second = [output.detach(), *torch.autograd.grad(output, list(leaves.values()), upstream)]
+    assert all(torch.equal(x[1:], y) for x, y in zip(both, second, strict=True))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("place", ["spread", "heads inside", "transposed", "expanded"])
+def test_where_a_tensor_lies_in_memory_does_not_matter(
+    place: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def moved(x: Tensor) -> Tensor:
-        if way == "spread":
+        if place == "spread":
             return x.repeat_interleave(2, dim=-1)[..., ::2]
-        if way == "heads inside":
+        if place == "heads inside":
             return x.transpose(1, 2).contiguous().transpose(1, 2)
-        if way == "transposed":
+        if place == "transposed":
             return x.mT.contiguous().mT
         return x[:, :1, :, :1].expand(x.shape)
 
-    qkv = [moved(x.float().to(DEVICE)) for x in some_qkv(heads=2)]
-    grad = moved(random(1, 2, LENGTH, VALUES, seed=9).float().to(DEVICE))
-    found = []
-    for x in (qkv, [x.contiguous() for x in qkv]):
-        leaves = [y.detach().requires_grad_() for y in x]
-        feature_map = FavorPlus(WIDTH, 18).to(DEVICE)
-        with monkeypatch.context() as patch:
-            if not found:  # no copies of what lies somewhere else
-                patch.setattr(Tensor, "contiguous", _not_of_inputs(Tensor.contiguous))
-            output = linear_attention(*leaves, feature_map=feature_map, causal=True, implementation="triton")
-            found.append([output, *torch.autograd.grad(output, leaves, grad if not found else grad.clone())])
-    assert all(map(torch.equal, *found))
+    contiguous = Tensor.contiguous
 
-
-def _not_of_inputs(contiguous):
     def checked(x: Tensor) -> Tensor:
         assert x.shape[2:] not in ((LENGTH, WIDTH), (LENGTH, VALUES)) or x.is_contiguous()
         return contiguous(x)
 
-    return checked
+    qkv = [moved(x.float().to(DEVICE)) for x in inputs("causal", heads=2).values()]
+    grad = moved(random(1, 2, LENGTH, VALUES, seed=9).float().to(DEVICE))
+    found = []
+    for x in (qkv, [x.contiguous() for x in qkv]):
+        leaves = [y.detach().requires_grad_() for y in x]
+        feature_map: Any = FavorPlus(WIDTH, FEATURES).to(DEVICE) if causal else EluPlusOne()
+        options = {"feature_map": feature_map, "causal": causal, "rope": "after" if causal else "none"}
+        with monkeypatch.context() as patch:
+            if causal and not found:  # no copies of what lies somewhere else
+                patch.setattr(Tensor, "contiguous", checked)
+            output = linear_attention(*leaves, **options, implementation="triton")
+            found.append([output, *torch.autograd.grad(output, leaves, grad if not found else grad.clone())])
+    assert all(map(torch.equal, *found))
 
 
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
-def test_every_element_is_written(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@KIND
+@pytest.mark.parametrize("way", ["decay", "both ways"])
+def test_every_element_is_written(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is not is NaN."""
-    tensors = named(some_qkv(2), some_decay(2))
-    clean = assert_form(tensors, kind)
+    tensors = inputs(way, 2, keys=LENGTH)
+    clean = assert_form(tensors, way, kind, rope="none")
     for function in ("empty", "empty_like"):
         make = getattr(torch, function)
 
-        def poisoned(*arguments, make=make, **options):
-            x = make(*arguments, **options)
+        def poisoned(*arguments: Any, make: Any = make, **options: Any) -> Tensor:
+            x: Tensor = make(*arguments, **options)
             return x.fill_(torch.nan) if x.is_floating_point() else x
 
         monkeypatch.setattr(torch, function, poisoned)
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1)
-    assert all(x.isfinite().all() for x in assert_form(tensors, kind))
+    assert all(x.isfinite().all() for x in assert_form(tensors, way, kind, rope="none"))
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 8)
-    assert all(map(torch.equal, assert_form(tensors, kind), clean))
+    assert all(map(torch.equal, assert_form(tensors, way, kind, rope="none"), clean))
 
 
 def everything(denominator: str = "unrotated") -> Call:
@@ -272,9 +293,8 @@ def with_features() -> Call:
     return everything()._replace(**features, **scales, **rest)
 
 
-def with_features_over_nothing() -> Call:
-    none = {"denominator_q": None, "denominator_k": None, "key_sum": None, "denominator": "none"}
-    return with_features()._replace(**none)
+def over_nothing() -> Call:
+    return with_features()._replace(denominator_q=None, denominator_k=None, key_sum=None, denominator="none")
 
 
 def without_scales() -> Call:
@@ -284,109 +304,159 @@ def without_scales() -> Call:
     return call._replace(memory=memory, key_sum=key_sum)
 
 
-def results_and_gradients(
-    call: Call,
-    implementation: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    wanted: tuple[str, ...] = ("output", "denominator", "memory", "key_sum"),
-):
-    """Of all that the operator returns and takes; gradients are of ``wanted``."""
+CALLS: dict[str, Callable[[], Call]] = {
+    "favor+": everything,
+    "rotated denominator": lambda: everything("rotated"),
+    "none": lambda: everything("none"),
+    "no decay": lambda: everything()._replace(log_decay=None),
+    "given": with_features,
+    "given, no decay": lambda: with_features()._replace(log_decay=None),
+    "given, over nothing": over_nothing,
+    "given, unscaled, over nothing": lambda: over_nothing()._replace(key_scale=None, stabiliser=None),
+    "elu+1": without_scales,
+    "elu+1, no decay": lambda: without_scales()._replace(log_decay=None),
+    "relu": lambda: without_scales()._replace(formula="relu", numbers=(0.1,)),
+}
+"""after a state, with rotations of their own and padding"""
+
+
+def both_ways(call: Call) -> Call:
+    """Of 20 queries and 37 keys; of what is unscaled, with its denominators."""
+    fewer = {name: getattr(call, name) for name in ("q", "q_rotation", "denominator_q", "query_scale")}
+    none = dict.fromkeys(("log_decay", *STATE)) | {"causal": False}
+    return call._replace(**{name: x if x is None else x[:, :, :20] for name, x in fewer.items()}, **none)
+
+
+def given_tensors(call: Call, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     kept = {"padding": torch.bool, "log_decay": torch.float64, "stabiliser": torch.float64}
-    tensors = {name: x.to(device, kept.get(name, dtype)) for name in TENSORS if (x := getattr(call, name)) is not None}
+    return {name: x.to(device, kept.get(name, dtype)) for name in TENSORS if (x := getattr(call, name)) is not None}
+
+
+def results_and_gradients(call: Call, implementation: str, dtype: torch.dtype, device: torch.device) -> Any:
+    """Of all that the operator returns and takes."""
+    tensors = given_tensors(call, dtype, device)
     leaves = {name: tensors[name].detach().requires_grad_() for name in Gradients._fields if name in tensors}
     result = attend(call._replace(**tensors | leaves), implementation)
     names = Result._fields[: Result._fields.index("weights")]
     outputs = {name: x for name in names if (x := getattr(result, name)).numel()}
-    differentiable = [name for name in wanted if name in outputs]
-    upstream = [random(*outputs[name].shape, seed=30 + i).to(outputs[name]) for i, name in enumerate(differentiable)]
-    grads = torch.autograd.grad([outputs[name] for name in differentiable], list(leaves.values()), upstream)
+    wanted = ("output", "denominator", "memory", "key_sum") if call.causal else ("output", "denominator")
+    ends = [name for name in wanted if name in outputs]
+    upstream = [random(*outputs[name].shape, seed=30 + i).to(outputs[name]) for i, name in enumerate(ends)]
+    grads = torch.autograd.grad([outputs[name] for name in ends], list(leaves.values()), upstream)
     return {name: x.detach() for name, x in outputs.items()}, dict(zip(leaves, grads, strict=True))
 
 
-@pytest.mark.parametrize("in_pieces", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [
-        everything,
-        lambda: everything("rotated"),
-        lambda: everything("none"),
-        lambda: everything()._replace(log_decay=None),
-        with_features,
-        lambda: with_features()._replace(log_decay=None),
-        with_features_over_nothing,
-        lambda: with_features_over_nothing()._replace(key_scale=None, stabiliser=None),
-        without_scales,
-        lambda: without_scales()._replace(log_decay=None),
-        lambda: without_scales()._replace(formula="relu", numbers=(0.1,)),
-    ],
-)
-def test_states_totals_and_scales_have_values_and_gradients_too(make, in_pieces: bool, monkeypatch) -> None:
+@IN_PIECES
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_states_totals_and_scales_have_values_and_gradients_too(
+    name: str, causal: bool, in_pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The state before, that after, and their gradients; own denominators, given scales, resets and padding."""
+    if not causal and ("decay" in name or native.library() is None):
+        pytest.skip("it has no decay either way" if "decay" in name else "no native kernel here")
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1 if in_pieces else 8)
-    call = make()
+    call = CALLS[name]() if causal else both_ways(CALLS[name]())
     # What turns by numbers that are no cosines and sines is of no sign: its sums can come close to zero.
     loose = 30 if call.denominator == "rotated" else 1
-    expected = results_and_gradients(call, "chunked", torch.float64, torch.device("cpu"))
+    expected = results_and_gradients(call, "chunked" if causal else "native", torch.float64, CPU)
     got = results_and_gradients(call, "triton", torch.float32, DEVICE)
+    assert expected[0].keys() == got[0].keys()
+    for key, x in expected[0].items():
+        assert_close(got[0][key], x, loose * OUTPUTS[torch.float32], max(1.0, float(x.abs().max())))
     largest = max(float(x.abs().max()) for x in expected[1].values())
-    for name, x in expected[0].items():
-        size = max(1.0, float(x.abs().max()))
-        assert_close(got[0][name], x, loose * OUTPUTS[torch.float32], size)
-    for name, x in expected[1].items():
-        assert_close(got[1][name], x, loose * GRADIENTS[torch.float32], largest)
+    for key, x in expected[1].items():
+        assert_close(got[1][key], x, loose * GRADIENTS[torch.float32], largest)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [everything, without_scales, with_features])
-def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call]) -> None:
-    """Its schema, its results without data and its gradients, also compiled for other sizes.
-
-    The length is one that fills all that is kept for the backward pass; else there would be numbers that nobody wrote.
-    """
-    kept = {"padding": torch.bool, "log_decay": torch.float64, "stabiliser": torch.float64}
-    call = make()._replace(implementation="triton")
-    arguments = [
-        x.to(DEVICE, kept.get(name, torch.float32)).requires_grad_(name in Gradients._fields)
-        if isinstance(x, Tensor)
-        else x
-        for name, x in zip(FIELDS, call, strict=False)
-    ]
-    torch.library.opcheck(torch.ops.linear_rope.causal.default, (*arguments, True))
+STEPS: dict[str, Callable[[], Call]] = CALLS | {
+    "hyperbolic": lambda: everything()._replace(numbers=(1.0, 0.0, 1e-6), constant=random(3, 4, seed=10)),
+    "paired": lambda: everything()._replace(numbers=(0.0, 1.0, 1e-6), constant=random(3, 4, seed=10)),
+    "no state": lambda: everything()._replace(**dict.fromkeys(STATE)),
+    "no state, elu+1": lambda: without_scales()._replace(**dict.fromkeys(STATE)),
+}
 
 
-def test_second_derivatives_are_refused() -> None:
-    qkv = [x.float().to(DEVICE).requires_grad_() for x in some_qkv(length=5)]
-    output = linear_attention(*qkv, feature_map=EluPlusOne(), causal=True, implementation="triton")
-    (grad,) = torch.autograd.grad(output.sum(), qkv[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match='implementation="reference"'):
-        torch.autograd.grad(grad.sum(), qkv[0])
+def token(call: Call, at: int, dtype: torch.dtype, device: torch.device) -> Call:
+    """One position, after the same state."""
+    whole = (*STATE, "constant")
+    tensors = given_tensors(call, dtype, device).items()
+    return call._replace(**{name: x if name in whole else x[:, :, at : at + 1] for name, x in tensors})
 
 
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
+@pytest.mark.parametrize("block", [4, 16])
+@pytest.mark.parametrize("name", STEPS)
+def test_one_position_after_a_state(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output, the denominator, the scale and the state after it, of values in two blocks or one."""
+    monkeypatch.setattr(settings, "step_of", lambda call: (block, 4))
+    for at in (1, 2, 16, 21, 30):  # resets, padding in one sequence of two, and neither
+        found = []
+        for form, dtype, device in (("chunked", torch.float64, CPU), ("triton", torch.float32, DEVICE)):
+            result = attend(token(STEPS[name](), at, dtype, device), form)
+            found.append({name: x for name, x in result._asdict().items() if x.numel()})
+        expected, got = found
+        assert expected.keys() == got.keys()
+        for key, x in expected.items():
+            assert_close(got[key], x, 10 * OUTPUTS[torch.float32], max(1.0, float(x.abs().max())))
+
+
+@KIND
 def test_one_position_after_another(kind: str) -> None:
-    q, k, v = (x.float().to(DEVICE) for x in some_qkv(length=6))
-    log_decay = some_decay(length=40)[..., 18:24].to(DEVICE)
-    constant = random(18, WIDTH, seed=11).float().to(DEVICE) if kind == "favor+" else None
-    given = dict.fromkeys(TENSORS) | {"q": q, "k": k, "v": v, "log_decay": log_decay, "constant": constant}
+    tensors = {name: x.float().to(DEVICE) for name, x in inputs("decay", length=6).items()}
+    constant = random(FEATURES, WIDTH, seed=11).float().to(DEVICE) if kind == "favor+" else None
     numbers = (0.0, 0.0, 1e-6) if kind == "favor+" else (0.0,)
-    call = Call(**given, numbers=numbers, formula=kind, denominator="unrotated")
+    call = Call(**tensors, constant=constant, numbers=numbers, formula=kind)  # type: ignore[arg-type]
     whole, outputs, state = attend(call, "triton"), [], {}
     for at in range(6):
-        one = {name: x[:, :, at : at + 1] for name, x in (("q", q), ("k", k), ("v", v), ("log_decay", log_decay))}
+        one = {name: x[:, :, at : at + 1] for name, x in tensors.items()}
         result = attend(call._replace(**one, **state), "triton")
         state = {name: x if (x := getattr(result, name)).numel() else None for name in STATE}
         outputs.append(result.output)
     torch.testing.assert_close(torch.cat(outputs, dim=2), whole.output, rtol=1e-5, atol=1e-6)
 
 
-SIZES = Sizes((1, 2), (1, 2), (1, 2, 7, 16, 17, 33, 47), (70,), (2, 6, 8, 20), (1, 3, 8, 20), (2, 6, 16, 18), 1.0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"feature_map": "elu+1", "decay": "gate"}, {"denominator": "none"}])
+def test_a_module_decodes_by_it(options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = LinearRoPEAttention(16, 2, causal=True, **options).to(DEVICE, dtype)
+    x = random(2, 9, 16).to(DEVICE, dtype)
+    whole, steps, take = module(x).detach(), [], triton_form.step
+    monkeypatch.setattr(operator, "_implementation", lambda call: triton_form)
+    monkeypatch.setattr(triton_form, "step", lambda call: steps.append(call) or take(call))
+    with torch.no_grad():
+        stepped = in_steps(module, x, 3)
+    assert len(steps) == 6
+    assert stepped.dtype == dtype
+    assert_close(stepped, whole.double().cpu(), 10 * OUTPUTS[dtype], float(whole.abs().max()))
+
+
+def test_a_step_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside it nothing is computed in PyTorch."""
+    from linear_rope.ops.linear.triton_form.launch import Launcher
+
+    call, names = token(everything(), 1, torch.float32, CPU), list[str]()
+    contiguous = {name: x.contiguous() for name in TENSORS if (x := getattr(call, name)) is not None}
+    floats = {name: x if x.dtype == torch.bool else x.float() for name, x in contiguous.items()}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+            names.append(function._schema.name)
+            return function(*arguments, **options or {})
+
+    monkeypatch.setattr(Launcher, "run", lambda *arguments, **options: names.append("run"))
+    with Watch():
+        triton_form.step(call._replace(**floats))
+    assert names.count("run") == 1
+    assert set(names) <= {"run", "aten::empty", "aten::view", "aten::transpose", "aten::detach"}, names
+
+
+SIZES = Sizes((1, 2), (1, 2), (1, 2, 7, 16, 17, 33, 47), (70,), (2, 6, 8, 20), (1, 3, 8, 20), (2, 6, 16, 18), 0.6)
 
 
 @pytest.mark.parametrize("part", range(3))
 def test_random_calls_agree_with_the_oracle(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1 + part % 2)
-    for seed in range(part, 30, 3):
+    for seed in range(part, 45, 3):
         compare(seed, torch.float32, "triton", SIZES)
 
 
@@ -398,12 +468,33 @@ def test_fifty_more_random_calls_agree_with_the_oracle(part: int, monkeypatch: p
         compare(seed, torch.float32, "triton", SIZES)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [everything, without_scales, with_features])
+def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call]) -> None:
+    """Its schema, its results without data and its gradients, also compiled for other sizes.
+
+    The length is one that fills all that is kept for the backward pass; else there would be numbers that nobody wrote.
+    """
+    call = make()._replace(implementation="triton")
+    tensors = given_tensors(call, torch.float32, DEVICE)
+    leaves = {name: x.requires_grad_(name in Gradients._fields) for name, x in tensors.items()}
+    arguments = tuple(call._replace(**leaves))[: len(FIELDS)]
+    torch.library.opcheck(torch.ops.linear_rope.causal.default, (*arguments, True))
+
+
+def test_second_derivatives_are_refused() -> None:
+    qkv = [x.float().to(DEVICE).requires_grad_() for x in inputs("causal", length=5).values()]
+    output = linear_attention(*qkv, feature_map=EluPlusOne(), causal=True, implementation="triton")
+    (grad,) = torch.autograd.grad(output.sum(), qkv[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match='implementation="reference"'):
+        torch.autograd.grad(grad.sum(), qkv[0])
+
+
 def test_float32_is_tensorfloat_32_only_where_the_user_says_so() -> None:
     from linear_rope.ops.linear.triton_form.launch import products_of
 
     call = everything()._replace(**{name: getattr(everything(), name).float() for name in "qkv"})
-    assert products_of(call) == (torch.float32, "ieee")
-    assert products_of(call._replace(v=call.v.half())) == (torch.float32, "ieee")
+    assert products_of(call) == products_of(call._replace(v=call.v.half())) == (torch.float32, "ieee")
     try:
         torch.backends.cuda.matmul.allow_tf32 = True
         assert products_of(call) == (torch.float32, "tf32")
@@ -414,9 +505,9 @@ def test_float32_is_tensorfloat_32_only_where_the_user_says_so() -> None:
 def test_what_it_does_not_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     q = random(1, 1, 4, 4).float()
 
-    def call(x: Tensor = q, *, width: int = 4):
+    def call(x: Tensor = q, *, width: int = 4) -> Callable[[], Tensor]:
         values = x[..., :1].expand(*x.shape[:3], width)
-        options = {"feature_map": EluPlusOne(), "causal": True, "implementation": "triton"}
+        options: dict[str, Any] = {"feature_map": EluPlusOne(), "causal": True, "implementation": "triton"}
         return lambda: linear_attention(x, x, values, **options)
 
     assert_refused(call(q.double()), ["triton", "float64", "chunked"])
@@ -442,11 +533,17 @@ def test_what_it_does_not_compute_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         ({"formula": "elu+1"}, "constant is"),
     ],
 )
-def test_no_tensor_of_another_shape_or_without_its_partner_reaches_a_kernel(changes, words: str) -> None:
-    call = everything()
-    tensors = {name: x.float() for name in "qkv" if (x := getattr(call, name)) is not None}
+def test_no_tensor_of_another_shape_or_without_its_partner_reaches_a_kernel(changes: Any, words: str) -> None:
+    tensors = {name: getattr(everything(), name).float() for name in "qkv"}
     with pytest.raises(ValueError, match=rf"{words}.*(need|give)"):
-        attend(call._replace(**tensors | changes), "triton")
+        attend(everything()._replace(**tensors | changes), "triton")
+
+
+KERNELS = {
+    *("states_before_chunks", "join_pieces", "outputs", "query_gradients", "states_after_chunks", "key_gradients"),
+    *("sum_keys", "add_pieces", "read_sums", "reader_gradients", "gradients_of_sums", "summand_gradients"),
+    "one_position",
+}
 
 
 @pytest.mark.slow
@@ -461,29 +558,13 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_there(capability: int) -> Non
     for decay in ([], ["decay"]):
         run = subprocess.run([*command, *decay], capture_output=True, text=True, check=False, env=environment)
         assert run.returncode == 0, run.stderr
-        rows = [line.split() for line in run.stdout.splitlines()]
-        for name, kernel, _, _, spilled, shared, *_ in rows:
+        for name, kernel, _, _, spilled, shared, *_ in (line.split() for line in run.stdout.splitlines()):
             found.add(kernel)
             assert int(spilled) == 0, (name, decay, kernel, spilled)
             assert int(shared) <= (227 if capability >= 90 else 163) * 1024, (name, decay, kernel, shared)
     assert found == KERNELS
 
 
-KERNELS = {
-    "states_before_chunks",
-    "join_pieces",
-    "outputs",
-    "query_gradients",
-    "states_after_chunks",
-    "key_gradients",
-    "sum_keys",
-    "add_pieces",
-    "read_sums",
-    "reader_gradients",
-    "gradients_of_sums",
-    "summand_gradients",
-    "one_position",
-}
 WITHOUT_TRITON = """
 import sys, torch
 from linear_rope import EluPlusOne, linear_attention
