@@ -55,7 +55,7 @@ class Corpus(Content):
     test: Bytes
     sequences: Sequences | None = None
     """what generates it; None for a text"""
-    documents: Callable[[], npt.NDArray[np.int64]] | None = None
+    documents: npt.NDArray[np.int64] | None = None
     """where each document of the whole content begins, in order; None for a text that is not made of documents"""
 
     def describe(self) -> DataRecord:
@@ -111,7 +111,7 @@ def corpus_of_text(
     source: str = "made by its own code",
     note: str = "Split 90/5/5: compare figures of equal sha256 only.",
     expected_sha256: str | None = None,
-    documents: Callable[[], npt.NDArray[np.int64]] | None = None,
+    documents: npt.NDArray[np.int64] | None = None,
 ) -> Corpus:
     """``content`` as a corpus: its first 90 %, the next 5 % and the rest, rounded down.
 
@@ -137,6 +137,6 @@ def corpus_of_splits(name: str, splits: Iterable[Bytes], source: str, note: str,
     return Corpus(name, train, validation, test, digest.hexdigest(), source, note, **others)
 
 
-def begin_after(ends: Iterable[int]) -> npt.NDArray[np.int64]:
-    """Where documents begin that end at these places: the first at 0, each other one where the one before it ends."""
-    return np.array([0, *ends][:-1], dtype=np.int64)
+def begins(lengths: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Where documents of these lengths begin, one behind the other."""
+    return np.cumsum([0, *lengths], dtype=np.int64)[:-1]

@@ -4,6 +4,7 @@ Whatever a user gives is read from a regular file, into memory alone.
 """
 
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -12,16 +13,19 @@ import stat
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import numpy as np
+import numpy.typing as npt
 import pooch
 import psutil
 
 from experiments.errors import why
+from experiments.records.files import write_atomically
 
 DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
@@ -67,7 +71,9 @@ def check_regular(path: Path) -> None:
 
 
 def file_sha256(path: Path, origin: str) -> str:
-    """Of a file, packed as it is. Raises ValueError, which begins with ``origin``, if it cannot be read."""
+    """Of an archive as it is, of another file unpacked. Raises ValueError, begun with ``origin``, if it is no file."""
+    if path.suffix == ".gz" and ".tar" not in path.suffixes:
+        return hashlib.sha256(read_content(path, origin=origin)).hexdigest()
     with refusing(origin, path):
         check_regular(path)
         return str(pooch.file_hash(str(path)))
@@ -131,6 +137,23 @@ def cache_directory() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("linear-rope"))
 
 
+def kept(key: bytes, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """What ``make`` gives, from the cache directory if it is there under this key, and else kept there if it can be."""
+    path = cache_directory() / "tokens" / f"{hashlib.sha256(key).hexdigest()}.npy"
+    checksum = path.with_suffix(".sha256")
+    with suppress(OSError, ValueError):
+        if pooch.file_hash(str(path)) == checksum.read_text("ascii"):
+            found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            return found
+    made = make()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(buffer := io.BytesIO(), made)
+        write_atomically(path, buffer.getvalue())
+        write_atomically(checksum, hashlib.sha256(buffer.getvalue()).hexdigest())
+    return made
+
+
 def cache_refused(error: OSError) -> ValueError:
     return ValueError(
         f"the cache directory {cache_directory()} cannot be written ({why(error)}); "
@@ -140,7 +163,7 @@ def cache_refused(error: OSError) -> ValueError:
 
 @dataclass(frozen=True)
 class Download:
-    """A file that its publisher offers, with the sha256 by which we know it."""
+    """A file that its publisher offers, with the ``file_sha256`` by which we know it."""
 
     url: str
     sha256: str
@@ -155,17 +178,20 @@ class Download:
         return f"curl -fL --create-dirs -o DIR/{self.place} {self.url}"
 
     def cached(self) -> Path | None:
-        """The file if it was downloaded before and is whole, else None. Raises ValueError if it is not a file."""
+        """The file if it was downloaded before and is whole, else None."""
         path = cache_directory() / self.file_name
-        return path if os.path.lexists(path) and file_sha256(path, CACHE_VARIABLE) == self.sha256 else None
+        with suppress(ValueError):
+            return path if file_sha256(path, CACHE_VARIABLE) == self.sha256 else None
+        return None
 
     def fetch(self) -> Path:
         """The file, downloaded unless the cache has it whole.
 
         Raises ValueError if it cannot be reached or kept, or is not the known file (then it is not kept).
         """
-        if cached := self.cached():
-            return cached
+        path = self.cached()
+        if path is not None:
+            return path
         import requests  # as late as pooch does, because it takes long to import
 
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
@@ -173,17 +199,20 @@ class Download:
         instead = f"download it elsewhere and place it as {self.place} in --data-dir, or use --data stdlib"
         # Some publishers turn the name away that requests gives itself.
         downloader = pooch.HTTPDownloader(chunk_size=2**20, headers={"User-Agent": "linear-rope"})
-        known = f"sha256:{self.sha256}"
         try:
-            return Path(pooch.retrieve(self.url, known, self.file_name, cache_directory(), downloader=downloader))
+            (cache_directory() / self.file_name).unlink(missing_ok=True)  # damaged, or of another version
+            pooch.retrieve(self.url, None, self.file_name, cache_directory(), downloader=downloader)
         except requests.RequestException as error:
             status = "" if error.response is None else f" {error.response.status_code}"
             raise ValueError(f"{self.url} could not be reached ({type(error).__name__}{status}); {instead}") from None
         except OSError as error:
             raise cache_refused(error) from None
-        except ValueError:
-            what = f"what {self.url} sent does not have the known hash ({known}) and was not kept"
-            raise ValueError(f"{what}; try again, or {instead}") from None
+        path = self.cached()
+        if path is None:
+            (cache_directory() / self.file_name).unlink()
+            what = f"what {self.url} sent does not have the known hash (sha256:{self.sha256}) and was not kept"
+            raise ValueError(f"{what}; try again, or {instead}")
+        return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +233,7 @@ class Files:
     address: str = ""
     """where the last form's files are downloaded from; a name stands where it has {}"""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """by names: of what is downloaded, packed as it is"""
+    """by names: ``file_sha256`` of what is downloaded"""
     cache: str = "{}"
     """what a download is called in the cache directory; a name stands for {}"""
     instead: str = "another data set"

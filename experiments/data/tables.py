@@ -7,7 +7,7 @@ import hashlib
 import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -180,13 +180,13 @@ class KnownFiles(Files):
 
     rows: Sequence[int]
     """of each file, or of each pair of files"""
-    content: Mapping[str, str] = field(default_factory=dict)
-    """by names: sha256 of what is in files that are downloaded packed"""
 
     def lines(self, paths: Sequence[Path], left_out: Counter[str]) -> list[Lines]:
-        known = {} if self.address.endswith(".gz") else self.sha256
-        names = dict(zip(paths, self.forms[-1], strict=True))
-        return [Lines(path, self.origin, left_out, sha256=(self.content or known).get(names[path])) for path in paths]
+        names = self.forms[-1]
+        return [
+            Lines(path, self.origin, left_out, sha256=self.sha256.get(name))
+            for path, name in zip(paths, names, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,16 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data.corpus import BETWEEN, Corpus, begin_after, corpus_of_splits, corpus_of_text
+from experiments.data.corpus import BETWEEN, Corpus, begins, corpus_of_splits, corpus_of_text
 from experiments.data.examples import Examples, cut, examples_of, mixed, names_of
-from experiments.data.files import Files, cache_directory, cache_refused, file_sha256, members_of, read_content, told
-from experiments.records.files import write_atomically
+from experiments.data.files import Files, file_sha256, kept, members_of, read_content, told
 
 SOURCES = Path(sysconfig.get_path("stdlib"))
 # Not part of the library, or different from machine to machine of the same version.
@@ -64,7 +64,7 @@ class StandardLibrary(Files):
             source=f"Python {version} standard library, {len(sources)} files",
             note=f"Source code of the Python {version} standard library, split 90/5/5: "
             "another Python version has other text, so compare figures of equal sha256 only.",
-            documents=lambda: begin_after(accumulate(map(len, sources))),
+            documents=begins(map(len, sources)),
         )
 
 
@@ -183,55 +183,27 @@ class JoinedDocuments(Documents):
     They are sorted by the sha256 of their names, which mixes labels and dates, and joined with a blank line.
     """
 
+    kept: bool = False
+    """whether the text is kept in the cache directory, because the archives take long to unpack"""
+
     def load(self, data_dir: Path | None, _: Path | None = None) -> Corpus:
         paths, source = self.get(data_dir)
         left_out = Counter[str]()
-        texts = self.mixed(paths, left_out)
-        ends = [*accumulate(len(text) + len(BETWEEN) for text in texts)]
-        note = self.note + told(left_out)
-        return corpus_of_text(self.name, BETWEEN.join(texts), source, note, documents=lambda: begin_after(ends))
 
-    def mixed(self, paths: list[Path], left_out: Counter[str]) -> list[bytes]:
+        @cache
+        def joined() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+            texts = self.mixed(paths, left_out)
+            return np.frombuffer(BETWEEN.join(texts), np.uint8), begins(len(text) + len(BETWEEN) for text in texts)
+
+        def part(number: int) -> npt.NDArray[Any]:
+            return kept(self._key(paths, number), lambda: joined()[number]) if self.kept else joined()[number]
+
+        content, documents = part(0), part(1)
+        return corpus_of_text(self.name, content, source, self.note + told(left_out), documents=documents)
+
+    def _key(self, paths: Sequence[Path], part: int) -> bytes:
+        return " ".join([f"{part} {ORDER}", *(file_sha256(path, self.origin) for path in paths)]).encode()
+
+    def mixed(self, paths: Sequence[Path], left_out: Counter[str]) -> list[bytes]:
         texts = {match[0]: text.encode() for match, text in self.documents(paths, left_out)}
         return [texts[name] for name in sorted(texts, key=lambda name: hashlib.sha256(name.encode()).digest())]
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptDocuments(JoinedDocuments):
-    """The same of documents without blank lines that take long to unpack.
-
-    The text is kept in the cache directory under the hash of its archives, with its own sha256 beside it; every load
-    checks both and joins again if the text is not what was written.
-    """
-
-    def load(self, data_dir: Path | None, _: Path | None = None) -> Corpus:
-        paths, source = self.get(data_dir)
-        hashes = "".join(file_sha256(path, self.origin) for path in paths)
-        kept = cache_directory() / f"{self.name}-{hashlib.sha256((ORDER + hashes).encode()).hexdigest()[:16]}.txt"
-        checksum = kept.with_suffix(".sha256")
-        try:
-            if kept.is_file() and kept.stat().st_size and checksum.is_file():
-                corpus = self._corpus(kept, source)
-                if corpus.sha256 == checksum.read_text("latin-1"):
-                    return corpus
-            content = BETWEEN.join(self.mixed(paths, Counter()))
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(kept, content)
-            write_atomically(checksum, hashlib.sha256(content).hexdigest())
-        except OSError as error:
-            raise cache_refused(error) from None
-        return self._corpus(kept, source)
-
-    def _corpus(self, kept: Path, source: str) -> Corpus:
-        content = np.memmap(kept, dtype=np.uint8, mode="r")
-
-        def documents() -> npt.NDArray[np.int64]:
-            newline = content == BETWEEN[0]
-            begins = begin_after([*np.flatnonzero(newline[:-1] & newline[1:]) + len(BETWEEN), len(content)])
-            expected = sum(self.expected.values())
-            if len(begins) != expected:
-                what = f"blank lines make {len(begins)} documents of {expected}, so some document has its own"
-                raise ValueError(f"{self.origin}: {what}; give --packing none")
-            return begins
-
-        return corpus_of_text(self.name, content, source, self.note, documents=documents)

@@ -342,7 +342,7 @@ class NextByteOfDocuments(NextToken):
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         super().__init__(corpus, context, batch_size)
         assert corpus.documents is not None
-        begins, end = corpus.documents(), np.cumsum([len(getattr(corpus, split)) for split in SPLITS])
+        begins, end = corpus.documents, np.cumsum([len(getattr(corpus, split)) for split in SPLITS])
         self._begins = {split: begins - (end[at] - len(self.splits[split])) for at, split in enumerate(SPLITS)}
 
     def windows_at(self, split: str, starts: npt.NDArray[np.int64]) -> Batch:

@@ -6,11 +6,9 @@ ones and translations are read as UTF-8 with special tokens (:class:`TextTokeniz
 
 import hashlib
 import importlib
-import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,8 +18,8 @@ import numpy.typing as npt
 
 from experiments.console import install_command
 from experiments.data.corpus import Bytes, Tokens
-from experiments.data.files import cache_directory
-from experiments.records.files import read_file, write_atomically, wrong_file
+from experiments.data.files import kept
+from experiments.records.files import read_file, wrong_file
 
 Ids = npt.NDArray[np.uint16]
 
@@ -73,24 +71,6 @@ class Tokenizer:
         return hashlib.sha256(self.json.encode()).hexdigest()
 
 
-def kept(key: bytes, make: Callable[[], Ids]) -> Ids:
-    """What ``make`` gives, from the cache directory if it is there under this key, and else kept there if it can be."""
-    path = cache_directory() / "tokens" / f"{hashlib.sha256(key).hexdigest()}.npy"
-    checksum = path.with_suffix(".sha256")
-    with suppress(OSError, ValueError, EOFError):
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest().encode() == checksum.read_bytes():
-            found: Ids = np.load(io.BytesIO(content), allow_pickle=False)
-            return found
-    ids = make()
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(buffer := io.BytesIO(), ids)
-        write_atomically(path, buffer.getvalue())
-        write_atomically(checksum, hashlib.sha256(buffer.getvalue()).hexdigest())
-    return ids
-
-
 class SubwordTokenizer(Tokenizer):
     """Byte-level byte-pair encoding of any bytes; ``pieces`` are the bytes of each token, by its id.
 
@@ -116,7 +96,7 @@ class SubwordTokenizer(Tokenizer):
         return cls(tokenizer.to_str(pretty=True))
 
     def encode(self, content: Bytes) -> Tokens:
-        """The tokens of a text, uint16; see ``kept``."""
+        """The tokens of a text, uint16; see ``files.kept``."""
 
         def made() -> Ids:
             found, parts = [np.empty(0, np.uint16)], _characters(content)
@@ -196,7 +176,7 @@ class TextTokenizer(Tokenizer):
         return [np.array(each.ids, dtype=np.uint16) for part in parts for each in encode(list(part))]
 
     def encode_once(self, texts: Sequence[str]) -> Ids:
-        """All ids in one row; see ``kept``."""
+        """All ids in one row; see ``files.kept``."""
         key = json.dumps([self.sha256, *texts]).encode()
         return kept(key, lambda: np.concatenate([np.empty(0, np.uint16), *self.encode(texts)]))
 

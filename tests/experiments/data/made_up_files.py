@@ -37,8 +37,6 @@ def small(name: str, **changes: Any) -> DataSet:
         row["rows"] = [len(numbered(name)) for _ in row["rows"]]
     if reader_of(name) == "TextFile":
         row |= {"length": len(text_of("enwik8")), "content": hashlib.sha256(text_of("enwik8")).hexdigest()}
-    elif "content" in row:
-        row["content"] = {}
     return data_set(name, **row | changes)
 
 
@@ -56,11 +54,10 @@ def table(name: str, file: str) -> bytes:
     row = row_of(name)
     header = row.get("header") or ["index", *row["columns"]]
     labels = list(row.get("classes", ["0.0", "2.5", "5.000"]))
-    names = {theirs: ours for theirs, ours in row["columns"].items()}
     lines = [] if "header" in row else ["\t".join(header)]
     for number in numbered(name):
         values = {column: f'{file} "{column} {number} ' for column in header}
-        values |= {theirs: labels[number % len(labels)] for theirs, ours in names.items() if ours == "label"}
+        values |= {theirs: labels[number % len(labels)] for theirs, ours in row["columns"].items() if ours == "label"}
         lines.append("\t".join(values[column] for column in header))
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -119,10 +116,6 @@ def place(name: str, directory: Path, form: int = 0, end: str = "") -> list[Path
         write(directory / f"{row['folders'][0]}{file}{'' if '.tar' in file or '.zip' in file else end}", content)
         for file, content in contents(name, form).items()
     ]
-
-
-def known(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 def tar(members: Iterable[tuple[str, bytes]], form: str, odd: Iterable[tarfile.TarInfo] = ()) -> bytes:

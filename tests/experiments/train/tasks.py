@@ -1,12 +1,10 @@
 """Made-up data of every kind, and the objectives of them."""
 
-from itertools import accumulate
-
 import numpy as np
 import pandas as pd
 
 from experiments.config import Config
-from experiments.data.corpus import begin_after, corpus_of_text
+from experiments.data.corpus import begins, corpus_of_text
 from experiments.data.examples import NEARER, examples_of
 from experiments.data.registry import load_corpus
 from experiments.train.chosen_objective import make_objective
@@ -63,7 +61,7 @@ DATA = {
     "bytes": (lambda: corpus_of_text("text", TEXT), {}),
     "subwords": (lambda: corpus_of_text("text", TEXT), {"tokenizer": "bpe", "vocabulary_size": 300}),
     "documents": (
-        lambda: corpus_of_text("lines", TEXT, documents=lambda: begin_after(accumulate(map(len, LINES)))),
+        lambda: corpus_of_text("lines", TEXT, documents=begins(map(len, LINES))),
         {"packing": "documents"},
     ),
     "masked": (lambda: corpus_of_text("text", TEXT), OF_TEXTS | {"objective": "masked"}),

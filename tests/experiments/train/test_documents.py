@@ -1,14 +1,12 @@
 """--packing documents: in a window no byte sees another document's, and the first byte of each is not scored."""
 
-from itertools import accumulate
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from experiments.cli import main
-from experiments.data.corpus import NOT_SCORED, begin_after, corpus_of_text
+from experiments.data.corpus import NOT_SCORED, begins, corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.data.texts import source_files
 from experiments.train.objectives import NextByteOfDocuments
@@ -17,7 +15,7 @@ from linear_rope import CausalLM, ModelConfig
 # Each document is a letter of its own, so that a window shows where documents end.
 LENGTHS = [1, 30, 7, 20, 2, 60] * 30
 LETTERS = b"".join(bytes([number]) * length for number, length in enumerate(LENGTHS))
-CORPUS = corpus_of_text("letters", LETTERS, documents=lambda: begin_after(accumulate(LENGTHS)))
+CORPUS = corpus_of_text("letters", LETTERS, documents=begins(LENGTHS))
 OBJECTIVE = NextByteOfDocuments(CORPUS, context=40, batch_size=16)
 
 
@@ -49,9 +47,9 @@ def test_the_loss_is_that_of_documents_alone():
 def test_documents_of_the_standard_library_are_its_files():
     corpus, files = load_corpus("stdlib"), source_files()
     content = np.concatenate([corpus.train, corpus.validation, corpus.test])
-    begins = corpus.documents()
-    assert len(begins) == len(files)
-    for begin, end, path in [*zip(begins, begins[1:], files, strict=False)][::97]:
+    at = corpus.documents
+    assert len(at) == len(files)
+    for begin, end, path in [*zip(at, at[1:], files, strict=False)][::97]:
         assert content[begin:end].tobytes() == path.read_bytes()
 
 
