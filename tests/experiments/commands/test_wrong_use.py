@@ -13,17 +13,14 @@ from experiments.commands import catalogue, run_training
 from experiments.config import SETTINGS, Config
 from experiments.data.registry import DATA_SETS
 from experiments.records.store import check_directory, make_directory
-from experiments.train.models import check_memory
 from linear_rope import registry
 
 FILES = {
     "stepz.toml": "stepz = 3",
     "bool.toml": "steps = true",
-    "half.toml": "steps = 1.5",
     "one.toml": "dry_run = 1",
     "cpuu.toml": 'preset = "cpuu"',
     "cut.toml": "steps =",
-    "table.toml": "a = {b = 1}",
 }
 
 
@@ -44,76 +41,56 @@ WRONG_USES = [
     ("rnu", 'Did you mean "run"?'),
     ("report", '"report" parameter DIRECTORY requires an argument'),
     ("report .", "comparison.json"),
-    ("report absent", "comparison.json"),
     (f"report {'x' * 300}", "File name too long"),
     ("list junk", "Unused Tokens: ['junk']"),
     ("doctor --junk", "Unknown option: --junk"),
     ("data --data-dir absent", "--data-dir: absent is not a directory"),
     ("data --plugin no_such_module", "--plugin no_such_module cannot be imported"),
     ("generate . --prompt -x", "--prompt requires an argument; a value that begins with - is given as --prompt=-x"),
-    ("generate . --prompt --seed 3", "--prompt requires an argument"),
     ("generate .", '"generate" parameter --variant requires an argument'),
     ("generate . --variant x --prompt y", "comparison.json"),
     ("generate . --variant x --prompt y --tokens 1.5", "--tokens is '1.5'; give a whole number"),
-    ("translate . --text x", '"translate" parameter --variant requires an argument'),
-    ("translate . --variant x --text y", "comparison.json"),
     ("train .", "config.json cannot be read"),
     ("watch absent", "comparison.json"),
     ("watch . --every 0", "--every is 0.0; give a number, more than 0, 3,600 or less"),
     ("run nonsense", "choose from convergence, recipe, forgetting"),
     ("run speed --out taken", "holds 'report.md' and no comparison.json"),
     ("run speed --out dangling", "dangling is in the way"),
-    ("run speed --prepare", "--prepare says what is trained, and speed trains nothing; it takes --preset"),
     (
         "run speed --seeds 2 --steps=3",
         "--seeds, --steps says what is trained, and speed trains nothing; it takes --preset",
     ),
     ("run all --steps 3", "--steps is for one study, and `run all` runs each by the command that its claims name"),
-    ("run all --variants 3", "it takes --preset, --data-dir, --device"),
-    ("run all --out 3", "--out is for one study"),
     ("run all --shard", "--shard is given, and --nproc is 1"),
     ("run benchmark --steps 3", "--steps would make other runs than those of benchmark v1"),
-    ("run benchmark --seeds 3", "--seeds would make other runs"),
     ("run benchmark --preset gpu", "--preset is gpu; run benchmark has cpu and smoke"),
     ("run benchmark --task copyin", "--task: there is no task 'copyin'; did you mean 'copying'"),
     ("run benchmark --variants elu+1-none", "--variants is given without --task"),
     ("run benchmark --for 2", "--for is '2'; give a time such as 2h, 90m or 45s"),
-    ("run benchmark --for 0h", "--for is '0h'"),
 ]
 WRONG_RUNS = [
     ("--stpes 3", "Unknown option: --stpes. Did you mean --steps?"),
-    ("--step 3", "Unknown option: --step. Did you mean --steps?"),
     ("decay", "Unused Tokens: ['decay']"),
     ("--steps", "--steps requires an argument"),
     ("--steps many", "--steps is 'many'; give a whole number"),
-    ("--seeds 1.5", "--seeds is '1.5'; give a whole number"),
     (f"--steps {'9' * 5000}", "999'; give a whole number"),
-    ("--seeds 0", "--seeds is 0; give a whole number, 1 or more, 1,000 or less"),
-    ("--seeds 200000", "--seeds is 200000; give a whole number"),
     ("--workers 0", "--workers is 0; give a whole number, 1 or more, 4,096 or less"),
-    ("--workers 1000000000", "--workers is 1000000000; give a whole number"),
     ("--run-timeout 0", "--run-timeout is 0.0; give a number, more than 0"),
-    ("--run-timeout nan", "--run-timeout is nan"),
     ("--preset huge", "--preset is 'huge'; choose from smoke, cpu, one-thread, decoding, gpu-0.47m"),
     ("--variants softmax-none,softmax-rpoe", "did you mean 'softmax-rope'?"),
     ("--variants=", "--variants is empty"),
     ("--variants elu+1-none,elu+1-none", "--variants: elu+1-none is named twice; name each variant once"),
     (f"--variants {'a' * 100_000}", "choose from softmax-none"),
     ("--variants softmax-rope,softmax-rope@qk_norm=no", "are the same variant here; leave one of them out"),
-    ("--plugin no_such_module", "--plugin no_such_module cannot be imported"),
     ("--launcher lokal", "did you mean 'local'?"),
     ("--config absent.toml", "absent.toml cannot be read"),
     ("--config stepz.toml", "--config stepz.toml: there is no option 'stepz'; did you mean 'steps'?"),
     ("--config bool.toml", "--config bool.toml: steps is True; give a whole number"),
-    ("--config half.toml", "--config half.toml: steps is 1.5; give a whole number"),
     ("--config one.toml", "--config one.toml: dry_run is 1; give true or false"),
     ("--config cpuu.toml", "--config cpuu.toml: preset is 'cpuu'; did you mean 'cpu'? choose from"),
     ("--config cut.toml", "--config cut.toml is not TOML"),
-    ("--config table.toml", "--config table.toml: there is no option 'a'"),
-    ("--num-features 63", "give an even number"),
     ("--dim 130 --heads 4", "not divisible"),
     ("--dim 131072 --layers 10000", "this machine has"),
-    ("--context 1", "context is 1; give a whole number, 2 or more"),
     ("--context 262144 --batch-size 262144", "batch_size times context is 68,719,476,736 tokens a step; give values"),
     ("--examples 5", "--examples is 5, which is for labelled texts and translations, and --data stdlib is neither"),
     ("--variants softmax-rope@context=32", "--variants gives a context of 32, but only labelled texts are the same"),
@@ -128,11 +105,8 @@ WRONG_RUNS = [
     ("--data text", "--data-file"),
     ("--data stdlib --data-file short", "--data"),
     ("--data-file absent", "absent"),
-    ("--data-file .", "directory"),
     ("--data-file short", "context"),
-    ("--data-dir absent", "absent"),
     ("--data-dir=", "--data-dir is empty"),
-    ("--out file", "cannot be written"),
     ("--out file/below", "cannot be written"),
     ("--out taken", "holds 'report.md' and no comparison.json"),
     ("--out loop", "--out loop cannot be written (Too many levels of symbolic links)"),
@@ -157,18 +131,6 @@ def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, words
     assert len(message) < 5000
     assert said in message
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_the_help_has_every_command(capsys):
-    assert main(["--help"]) == 0
-    assert "report" in capsys.readouterr().out
-
-
-def test_list_names_what_there_is(capsys):
-    assert main(["list"]) == 0
-    output = capsys.readouterr().out
-    for name in ("convergence", "decay", "speed", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
-        assert name in output
 
 
 def test_list_has_one_order_and_offers_first_what_can_run_here(monkeypatch, capsys):
@@ -203,36 +165,15 @@ def test_variants_of_unequal_size_are_refused(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def out_of_range():
+@pytest.mark.parametrize("value", [1e30, -1e30, "nan", "inf", True, None, 1.5, "1"])
+def test_a_setting_out_of_its_range_or_of_the_wrong_type_is_named(value):
     for name, kind in SETTINGS.items():
-        if get_origin(kind) is Annotated:
-            plain, meta = get_args(kind)
-            yield from ((name, plain(value)) for value in (1e30, -1))
-            yield name, True
-            yield from ((name, float(value)) for value in ("nan", "inf"))
-            yield name, (meta.ge - 1 if plain is int else "0.1")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[each for each in out_of_range() if each not in (("learning_rate", 1e30), ("gradient_clip", 1e30))],
-        *(("steps", 2.0), ("dim", "2"), ("dim", None), ("learning_rate", 0), ("learning_rate", 10**400)),
-        *(("data", 3), ("precision", "float16"), ("denominator", None), ("gradient_clip", 0.0), ("dropout", 1.0)),
-    ],
-)
-def test_a_setting_out_of_its_range_or_of_the_wrong_type_is_named(name, value):
-    with pytest.raises(ValueError, match=rf"{name} is .*; (give|choose from|did you mean) ") as caught:
-        dataclasses.replace(Config(), **{name: value})
-    assert "\n" not in str(caught.value)
-
-
-def test_models_larger_than_the_memory_are_refused_before_one_is_built():
-    check_memory(Config(), 100)
-    with pytest.raises(ValueError, match=r"2 models of .* at least 24,576.0 GiB .* or fewer --workers"):
-        check_memory(Config(dim=65536, layers=16), 2)
-    with pytest.raises(ValueError, match=r"1 model of .* at least 12,288.0 GiB .* --dim or --layers$"):
-        check_memory(Config(dim=65536, layers=16), 1)
+        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        given = float(value) if value in ("nan", "inf") else value
+        if (plain is float and given in (1.5, 1e30)) or (plain is str and isinstance(given, str)):
+            continue
+        with pytest.raises(ValueError, match=rf"^{name} is .*; (give|choose from|did you mean) [^\n]*$"):
+            dataclasses.replace(Config(), **{name: given})
 
 
 def test_what_could_not_be_made_leaves_nothing_of_its_directories(tmp_path, monkeypatch):
