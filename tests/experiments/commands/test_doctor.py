@@ -97,22 +97,18 @@ def test_doctor_names_what_is_missing_and_the_fix_where_the_project_is(here, rem
 
 
 @pytest.mark.parametrize("gpus", [[], ["A GPU (80 GiB)"]])
-def test_doctor_says_which_presets_run(gpus, monkeypatch, capsys):
-    monkeypatch.setattr("experiments.commands.doctor.of_torch", lambda: (gpus, {}))
-    assert doctor(requirements=LIGHT) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert ("need a CUDA GPU" in last) == (not gpus)
-    assert all(preset in last for preset in ("smoke", "cpu", "gpu", "paper"))
-
-
-def test_doctor_names_what_some_studies_need_and_how_it_is_installed(monkeypatch, capsys):
+def test_doctor_says_which_presets_run_and_what_some_studies_need(gpus, monkeypatch, capsys):
     def version(name):
         if name == "sacrebleu":
             raise metadata.PackageNotFoundError(name)
         return "1.0"
 
+    monkeypatch.setattr("experiments.commands.doctor.of_torch", lambda: (gpus, {}))
     monkeypatch.setattr("experiments.commands.doctor.metadata.version", version)
     assert doctor(requirements=LIGHT) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "sacrebleu missing, needed by run translation: pip install" in said
-    assert "torchdiffeq 1.0" in said
+    said = capsys.readouterr().out
+    last, words = said.splitlines()[-1], " ".join(said.split())
+    assert ("need a CUDA GPU" in last) == (not gpus)
+    assert all(preset in last for preset in ("smoke", "cpu", "gpu", "paper"))
+    assert "sacrebleu missing, needed by run translation: pip install" in words
+    assert "torchdiffeq 1.0" in words
