@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from experiments.config import value_of
 from experiments.console import command_line, printable, program, say_that_it_loads
-from experiments.errors import EXIT_FAILED, RunFailed, why
+from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.extensions import load_plugin
 from experiments.options import Device, all_values, is_given, read_value
 from experiments.run.signals import Stopped, stop_signals_raise
@@ -92,14 +92,7 @@ def report(
     from experiments.records.record import read_comparison
     from experiments.studies.registry import STUDIES
 
-    try:
-        directory.stat()
-        several = not (directory / "comparison.json").exists() and any(directory.glob("*/comparison.json"))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"DIRECTORY {directory} cannot be read ({why(error)}), so there is no comparison.json; give the directory "
-            "that `run` wrote (its --out), or one that holds several of them"
-        ) from None
+    several = not (directory / "comparison.json").exists() and any(directory.glob("*/comparison.json"))
     if several and baseline is not None and format == "html":
         raise ValueError(f"--baseline is for one comparison, and {directory} holds several; give the directory of one")
     if format == "html":

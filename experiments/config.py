@@ -75,16 +75,15 @@ class Config:
     data: str = "stdlib"
     """data set to train on; `data` names them"""
     objective: Literal["next", "masked"] = "next"
-    """what of a text is predicted; its next token, or those 15 % that are hidden; other data have their own"""
+    """what of a text is predicted: the next token, or those 15 % that are hidden"""
     tokenizer: Literal["bytes", "bpe", "wordpiece"] = "bytes"
-    """what a token of a text is; bpe: byte-level byte-pair encoding; wordpiece: BERT's; both are trained on the
-    training split"""
+    """what a token of a text is; bpe (byte-level) and wordpiece (BERT's) are trained on the training split"""
     vocabulary_size: Annotated[int, Meta(ge=256, le=2**16)] = 256
-    """tokens of the tokenizer; more than the 256 bytes for bpe"""
+    """tokens of the tokenizer, more than the 256 bytes for bpe"""
     examples: Natural = 0
-    """labelled texts or translations to train on; a fair sample of the training split; 0: all"""
+    """labelled texts or translations to train on, a fair sample; 0: all"""
     initial_weights: str = "none"
-    """comparison of masked tokens to begin with; the directory of one whose encoders labelled texts begin with"""
+    """comparison of masked tokens whose encoders labelled texts begin with"""
     layers: Annotated[int, Meta(ge=1, le=10_000)] = 2
     """transformer blocks"""
     dim: Annotated[int, Meta(ge=1, le=2**17)] = 128
@@ -92,28 +91,27 @@ class Config:
     heads: Annotated[int, Meta(ge=1, le=2**16)] = 4
     """attention heads; divides dim"""
     num_features: Annotated[int, Meta(ge=1, le=2**16)] = 64
-    """random features M per head for FAVOR+; even (elu+1 and relu have M = dim / heads)"""
+    """random features a head of FAVOR+, even (elu+1, relu: dim / heads)"""
     context: Annotated[int, Meta(ge=2, le=2**24)] = 256
     """sequence length N in tokens"""
     packing: Literal["none", "documents"] = "none"
-    """what keeps documents apart; documents: in a window of a text no byte sees another document's, and the first byte
-    of each is not scored"""
+    """documents: in a window of a text no byte sees another document's, and the first of each is not scored"""
     batch_size: Annotated[int, Meta(ge=1, le=2**20)] = 4
     """sequences per optimiser step"""
     steps: Positive = 360
     """optimiser steps"""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """optimiser; muon: of the matrices in blocks, and AdamW of everything else"""
+    """muon: of the matrices in blocks, with AdamW for everything else"""
     learning_rate: Rate = 2e-3
-    """peak learning rate; of both optimisers; the same for every variant"""
+    """peak learning rate, the same for every variant"""
     warmup_steps: Natural = 40
     """steps of linear warm-up to the peak"""
     schedule: Literal["cosine", "inverse-sqrt", "trapezoid"] = "cosine"
-    """learning rate after the warm-up; a cosine to a tenth of the peak; the peak times √(warmup_steps / step); or the
-    peak, and over the last 40 % of the steps linearly to zero"""
+    """after the warm-up: a cosine to a tenth of the peak; the peak times √(warmup_steps / step); or the peak, and
+    over the last 40 % of the steps linearly to zero"""
     budgets: str = "none"
-    """comma-separated steps to be tested at too; as if a run had ended there: a copy of it is trained over the
-    last 40 % of them (with cosine a fifth) with a learning rate that falls to zero, as the run's own does at its end"""
+    """comma-separated steps to be tested at too, as if a run had ended there: the rate of a copy falls to zero over the
+    last 40 % of them (with cosine a fifth), as the run's own does at its end"""
     weight_decay: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
     """weight decay, on matrices only"""
     gradient_clip: Rate = 1.0
@@ -121,47 +119,46 @@ class Config:
     dropout: Share = 0.0
     """dropout on attention output and MLP"""
     label_smoothing: Share = 0.0
-    """of the training loss of translations; the probability that it spreads over all tokens; evaluations have none"""
+    """what the loss of translations spreads over all tokens"""
     initial_std: Annotated[float, Meta(gt=0, le=10)] = 0.02
-    """standard deviation of the initial matrices; where initial_spread is 0"""
+    """standard deviation of matrices at first, if initial_spread is 0"""
     initial_spread: Annotated[float, Meta(ge=0, le=10)] = 0.0
     """the same times √dim; 0.9 is 0.08 at a width of 128; 0: initial_std"""
     redraw_every: Natural = 0
     """steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
-    """denominator where RoPE rotates after the map; RoFormer eq. 19: unrotated"""
+    """where RoPE rotates after the map; RoFormer eq. 19: unrotated"""
     decay: Literal["none", "fixed", "alibi", "retnet", "gate"] = "none"
-    """what each head keeps of the past; at each token: all of it, a share of the head's own, or one the token sets"""
+    """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets"""
     local_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """tokens in a learned sum of values; it is added to the heads' output; 0: none"""
+    """tokens in a learned sum of values, added to the output; 0: none"""
     short_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """tokens in learned sums of queries, keys, values; which are added to each; 0: none"""
+    """tokens in learned sums added to queries, keys and values; 0: none"""
     qk_norm: Literal["no", "yes"] = "no"
-    """whether queries and keys are normalised; before map and rotation, with a learned gain of each head"""
+    """normalise queries and keys before map and rotation, with a learned gain of each head"""
     log_every: Positive = 10
     """steps between training-loss records"""
     evaluate_every: Positive = 40
     """steps between evaluations on the validation split"""
     evaluation_windows: Positive = 48
-    """windows of the validation split; of `context` tokens, evenly spaced, the same at every evaluation"""
+    """windows of the validation split, evenly spaced, always the same"""
     diagnose_windows: Annotated[int, Meta(ge=0, le=10**4)] = 0
-    """windows to measure attention on; at every evaluation denominators, weights and row sums; 0: none"""
+    """windows to measure denominators, weights and row sums on; 0: none"""
     test_windows: Positive = 256
-    """windows of the test split; evenly spaced, for the final figure"""
+    """windows of the test split, evenly spaced"""
     checkpoint_every: Positive = 100
     """steps between checkpoints"""
     kept_checkpoints: Annotated[int, Meta(ge=2, le=1000)] = 2
-    """checkpoints that are kept; of translations the average of their weights is measured"""
+    """checkpoints that are kept; translations use their average"""
     tested: Literal["last", "best"] = "last"
-    """weights that are tested and kept; the last ones, or those that were best on the validation split"""
+    """weights to test and keep: the last, or the best on the validation split"""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """precision of the operations; bfloat16: autocast (weights, angles, exponents, states and denominators stay in
-    float32); float64: everything, to compare last digits"""
+    """of the operations; bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32);
+    float64: everything"""
     compile: Literal["no", "yes", "graphs"] = "no"
-    """whether steps are compiled; yes: training steps run under torch.compile, whose operations round otherwise, and
-    evaluations do not; graphs: as CUDA graphs too, for models so small that a GPU waits for Python"""
+    """yes: training steps run under torch.compile; graphs: as CUDA graphs too, for small models on a GPU"""
     threads: Annotated[int, Meta(ge=1, le=4096)] = 1
-    """CPU threads of each run; part of the configuration because it changes the last bits of sums"""
+    """CPU threads of each run; they change the last bits of sums"""
 
     def __post_init__(self) -> None:
         for name, kind in SETTINGS.items():

@@ -31,10 +31,7 @@ class RunOptions:
 
     study: str
     """name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark" """
-    preset: Literal[
-        "smoke", "cpu", "one-thread", "decoding", "gpu-0.47m", "gpu-1.6m", "gpu-6.4m", "gpu-small", "gpu", "paper",
-        "v0", "smoke,v0", "gpu-small,v0", "gpu,v0", "paper,v0",
-    ] = "cpu"  # fmt: skip
+    preset: str = "cpu"
     """size of the run, as `list` shows; any setting below comes over it; v0: by the recipe of old"""
     variants: str | None = None
     """comma-separated, settings of their own as NAME@dim=64@heads=2; default: the study's"""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
+from experiments.extensions import choices
 from experiments.study import Study, read_toml
 
 PRESETS = ("smoke", "cpu", "gpu-small", "gpu", "paper")
@@ -47,8 +48,9 @@ def get_preset(name: str, study: Study | None = None) -> Preset:
     size = size_of(name)
     own = (study.presets if study else None) or {each: {} for each in PRESETS}
     if size not in own:
-        who = f"which {study.name} does not have; " if study else "and there is none; "
-        raise ValueError(f"--preset is {name}, {who}choose from {', '.join(own)}")
+        raise ValueError(
+            f"--preset is {name}, which {study.name if study else 'none'} does not have; {choices(name, own)}"
+        )
     shared = study.shared if study else {}
     recipe = GENERAL[study.recipe][size] if study and study.recipe and size == name else {}
     return _preset({"base": size, **shared, **own[size]} | recipe)

@@ -4,24 +4,23 @@ import dataclasses
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from experiments.commands.place import Place
 from experiments.commands.plan import Plan
 from experiments.config import Config, budget_steps
 from experiments.console import duration
 from experiments.data.corpus import Data
-from experiments.data.registry import DATA_SETS
-from experiments.extensions import origins
-from experiments.options import RunOptions
-from experiments.records.schema import Comparison, Origin
-from experiments.run.registry import LAUNCHERS
-from experiments.studies.registry import STUDIES
-from experiments.trackers.registry import TRACKERS, parse_trackers
+from experiments.objects import Run
+from experiments.records.record import is_finished, read_comparison, run_rows
+from experiments.records.schema import Comparison, VariantRecord
 from experiments.train.evaluate import on_device
 from experiments.train.models import build_model
 from experiments.train.objectives import Objective
@@ -29,34 +28,20 @@ from experiments.train.optimizers import make_optimizer
 from experiments.train.schedule import fall_begins
 from experiments.train.steps import Steps
 from experiments.train.tuning import MOST_BEYOND, fewest_trials
-from experiments.variants import Variant, modules_of
+from experiments.variants import Variant
 from linear_rope.ops.linear import native, triton_form
 
 MEASURING_SECONDS = 3
 
 
-def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
-    """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
-    modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
-    modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
-    modules.update(TRACKERS.origin(name) for name in parse_trackers(options.tracker))
-    modules.update(*(modules_of(variant.name, variant.kernel, variant.position) for variant in comparison.variants))
-    found = [Origin(**origin) for origin in origins(module for module in modules if module)]
-    comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
-    return found
-
-
-def print_head(
-    console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int | None
-) -> None:
-    """``workers`` is None if the launcher knows how many runs there is room for."""
+def print_head(console: Console, comparison: Comparison, corpus: Data, place: Place) -> None:
     config = comparison.config
-    at_a_time = "as many at a time as there is room for" if workers is None else f"{workers} at a time"
+    at_a_time = f"{place.workers} at a time" if place.workers else "as many at a time as there is room for"
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
     console.print(
         f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
         f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {at_a_time} on "
-        f"{comparison.machine['device']}; causal linear attention: {_kernel(device)}",
+        f"{comparison.machine['device']}; causal linear attention: {_kernel(place.device)}",
         soft_wrap=True,
     )
 
@@ -71,17 +56,10 @@ def _kernel(device: torch.device) -> str:
     return f"the chunked form in PyTorch{why_not}"
 
 
-def print_plan(
-    console: Console,
-    comparison: Comparison,
-    plan: Plan,
-    objective: Objective,
-    device: torch.device,
-    workers: int | None,
-) -> None:
-    print_head(console, comparison, objective.corpus, device, workers)
+def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: Objective, place: Place) -> None:
+    print_head(console, comparison, objective.corpus, place)
     console.print("measuring a training step of each variant (one layer, few sequences)")
-    seconds_of = estimated_seconds(plan.variants, plan.config, objective, device)
+    seconds_of = estimated_seconds(plan.variants, plan.config, objective, place.device)
     seeds, rates = len(comparison.seeds), comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
     total, runs, trials, tokens = 0.0, 0, 0, 0
@@ -104,10 +82,10 @@ def print_plan(
             f"to {MOST_BEYOND} at each edge",
             soft_wrap=True,
         )
-    at_once = 1 if workers is None else min(workers, runs)
+    at_once = min(place.workers or 1, runs)
     console.print(
         f"{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
-        f"{workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
+        f"{place.workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
     )
 
 
@@ -165,3 +143,32 @@ def _trial_step(
     steps = Steps(model, make_optimizer(model, small), objective, small)
     batch = on_device(tuple(tensor[:sequences] for tensor in objective.batch(0, 0)), device)
     return partial(steps.make, 0, batch), sequences
+
+
+def runs_by_seed(comparison: Comparison) -> list[Run]:
+    """Every run, seed by seed, each variant's baseline before it: a stop at any run leaves at most one pair open."""
+    ordered: dict[str, VariantRecord] = {}
+
+    def add(variant: VariantRecord) -> None:
+        baseline = there.get(comparison.baseline_of(variant), variant)
+        if baseline.name not in {variant.name, *ordered}:
+            add(baseline)
+        ordered.setdefault(variant.name, variant)
+
+    there = {variant.name: variant for variant in comparison.variants}
+    for variant in comparison.variants:
+        add(variant)
+    return [Run(name, seed) for seed in comparison.seeds for name in ordered]
+
+
+def recorded_seconds(root: Path, names: Sequence[str], steps: int) -> dict[str, float]:
+    """By variant, the most that a finished run took from its first step to its last, evaluations included."""
+    found = dict[str, float]()
+    for name, seed in read_comparison(root).runs:
+        if name in names and is_finished(root, name, seed, steps):
+            rows = [row for row in run_rows(root, name, seed) if row.split == "train"]
+            times = [row.metrics.get("seconds", 0.0) for row in rows]
+            # One that was stopped counts from 0 again where it goes on.
+            whole = sum(now - before if now >= before else now for before, now in pairwise((0.0, *times)))
+            found[name] = max(whole, found.get(name, 0.0))
+    return found

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
+from experiments.console import say_that_it_loads
 from experiments.data.registry import load_data
 from experiments.options import BENCHMARK, RunOptions
 from experiments.presets import get_preset
@@ -79,20 +80,12 @@ TOGETHER: tuple[tuple[Callable[[RunOptions], Any], str], ...] = (
         "--shard is given, and --nproc is 1; give --nproc 2 or more, or leave --shard out",
     ),
     (
-        lambda o: o.task is not None and o.study != BENCHMARK,
-        "--task is for run benchmark, and {0.study} has no tasks; leave it out",
+        lambda o: (o.task is not None or o.pack is not None) and o.study != BENCHMARK,
+        "--task and --pack are for run benchmark, and {0.study} has no tasks; leave them out",
     ),
     (
-        lambda o: o.pack is not None and o.study != BENCHMARK,
-        "--pack is for run benchmark, and {0.study} has no tasks; leave it out",
-    ),
-    (
-        lambda o: o.extend and o.dry_run,
-        "--extend changes what is there, and --dry-run writes nothing; leave out one",
-    ),
-    (
-        lambda o: o.prepare and o.dry_run,
-        "--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one",
+        lambda o: (o.extend or o.prepare) and o.dry_run,
+        "--extend and --prepare change what is there, and --dry-run writes nothing; leave one out",
     ),
     (
         lambda o: o.prepare and o.learning_rates,
@@ -116,6 +109,24 @@ def check_together(options: RunOptions) -> None:
 def data_sets_of(options: RunOptions) -> Mapping[str, Mapping[str, Any]]:
     """The data sets that a study is run on one after the other, with their settings; none if one is given."""
     return {} if "data" in options.settings else get_preset(options.preset, STUDIES[options.study]).of_data
+
+
+def run_plan(plan: Plan) -> int:
+    """Make a comparison, if there is anything to do. Returns the exit status.
+
+    Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
+    """
+    if said := nothing_to_do(plan):
+        print(said)
+        return 0
+    say_that_it_loads(f"run {plan.options.study}")
+    # From here on, because these load PyTorch.
+    from experiments.commands.run_measurements import run_measurements
+    from experiments.commands.run_training import run_training
+    from experiments.records.store import check_directory
+
+    check_directory(plan.root)
+    return run_training(plan) if plan.study.variants else run_measurements(plan)
 
 
 def nothing_to_do(plan: Plan) -> str:

@@ -5,26 +5,23 @@ from typing import Annotated, TypedDict
 from cyclopts import Group, Parameter
 from docstring_parser import parse_from_object
 
-from experiments.commands.plan import Plan, data_sets_of, make_plan, nothing_to_do
+from experiments.commands.plan import data_sets_of, make_plan, run_plan
 from experiments.config import SETTINGS, Config
 from experiments.console import say_that_it_loads
 from experiments.options import ALL, BENCHMARK, KINDS, RunOptions, all_values, flag, is_given, run_options
 
 SETTINGS_GROUP = Group("What every run is trained with (here what cpu has; --preset sets most of it)", sort_key=2)
 OPTIONS_GROUP = Group("Options", sort_key=1)
-OTHER_NAMES = {"run_timeout": "--cell-timeout", "dry_run": "--plan"}
 
 
 def _parameter(name: str, help: str) -> Parameter:
-    """An option of ``run``. Of a setting the help is what stands before the first semicolon."""
     is_setting = name in SETTINGS
     return Parameter(
         name=flag(name),
-        alias=OTHER_NAMES.get(name),
-        help=f"{help.partition(';')[0]} [{getattr(Config(), name)}]" if is_setting else " ".join(help.split()),
+        alias="--plan" if name == "dry_run" else None,
+        help=" ".join(help.split()) + (f" [{getattr(Config(), name)}]" if is_setting else ""),
         group=SETTINGS_GROUP if is_setting else OPTIONS_GROUP,
         converter=all_values if name == "plugin" else is_given if KINDS[name] is bool else None,
-        show_choices=name != "preset",
     )
 
 
@@ -50,10 +47,7 @@ def run(
 
 
 def run_study(options: RunOptions) -> int:
-    """Run a study, or all of them. Returns the exit status.
-
-    Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
-    """
+    """Run a study, or all of them. Returns the exit status; raises as ``run_plan``."""
     if options.study == ALL:
         say_that_it_loads("run all")
         from experiments.commands.run_several import run_all
@@ -67,21 +61,5 @@ def run_study(options: RunOptions) -> int:
     if of_data := data_sets_of(options):
         from experiments.commands.run_several import run_data_sets
 
-        return run_data_sets(options, of_data, run_plan)
+        return run_data_sets(options, of_data)
     return run_plan(make_plan(options))
-
-
-def run_plan(plan: Plan) -> int:
-    """Make a comparison, if there is anything to do. Returns the exit status; raises as ``run_study``."""
-    options = plan.options
-    if said := nothing_to_do(plan):
-        print(said)
-        return 0
-    say_that_it_loads(f"run {options.study}")
-    # From here on, because these load PyTorch.
-    from experiments.commands.run_measurements import run_measurements
-    from experiments.commands.run_training import run_training
-    from experiments.records.store import check_directory
-
-    check_directory(options.directory)
-    return run_training(plan) if plan.study.variants else run_measurements(plan)

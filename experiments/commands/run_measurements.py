@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.commands.estimate import note_plugins
+from experiments.commands.describe import note_plugins
 from experiments.commands.plan import Plan
 from experiments.console import command_line, make_console
 from experiments.errors import EXIT_FAILED

@@ -3,7 +3,6 @@
 Each is a run of its own: what is done is not repeated, so the same command goes on after a stop.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do
+from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do, run_plan
 from experiments.console import command_line, make_console, printable
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
@@ -36,15 +35,13 @@ def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
     options.refuse_others(EVERYWHERE, "is for one study, and `run all` runs each by the command that its claims name")
     check_together(options)
     console, failed = make_console(), list[str]()
-    commands = {name: _own_command(name, options.preset) for name in STUDIES if name != BENCHMARK}
-    if options.preset == "cpu":
-        commands = {name: references.arguments(name) for name in references.REFERENCES}
+    names = list(references.REFERENCES) if options.preset == "cpu" else [name for name in STUDIES if name != BENCHMARK]
     if not options.dry_run:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
-    for number, (name, words) in enumerate(commands.items(), start=1):
-        console.rule(f"{number} of {len(commands)}: {name}")
+    for number, name in enumerate(names, start=1):
+        console.rule(f"{number} of {len(names)}: {name}")
         try:
-            each = _options_of(words, options)
+            each = _options_of(name, options)
             console.print(command_line(each.words), soft_wrap=True)
             if run_one(each):
                 failed.append(name)
@@ -52,30 +49,26 @@ def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
             console.print(f"error: {printable(str(error))}", soft_wrap=True)
             failed.append(name)
     console.rule()
-    console.print(f"{len(commands) - len(failed)} of {len(commands)} are done")
+    console.print(f"{len(names) - len(failed)} of {len(names)} are done")
     return _exit_status(console, failed)
 
 
-def _options_of(words: list[str], options: RunOptions) -> RunOptions:
-    """The options that these words of a command give, with those of ``run all``."""
+def _options_of(name: str, options: RunOptions) -> RunOptions:
+    """Those of the command that makes a reference, or a study at another preset, with those of ``run all``."""
+    words = references.arguments(name)
+    if options.preset != "cpu":
+        words = ["run", name, "--out", str(RUNS / options.preset / name)]
+        if "initial_weights" in (STUDIES[name].presets or {}).get(size_of(options.preset), {}):
+            words += ["--initial-weights", str(RUNS / options.preset / "mlm")]
     trains = bool(STUDIES[words[1]].variants)
-    given = {name: value for name, value in options.given.items() if trains or name in MEASURED}
-    more = ["--reuse", str(RUNS)] if trains and RUNS.is_dir() else []
-    own = dict(re.findall(r"--(\S+) (\S+)", " ".join([*words, *more])))
-    return run_options(words[1], own | given, (*words, *as_words(given), *more))
+    reuse = ["--reuse", str(RUNS)] if trains and RUNS.is_dir() else []
+    pairs = [*words[2:], *reuse]
+    own = {option.removeprefix("--"): value for option, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    given = {option: value for option, value in options.given.items() if trains or option in MEASURED}
+    return run_options(words[1], own | given, (*words, *as_words(given), *reuse))
 
 
-def _own_command(name: str, preset: str) -> list[str]:
-    """The words that run a study at a preset, beside the others of ``run all``."""
-    words = ["run", name, "--out", str(RUNS / preset / name)]
-    if "initial_weights" in (STUDIES[name].presets or {}).get(size_of(preset), {}):
-        words += ["--initial-weights", str(RUNS / preset / "mlm")]
-    return words
-
-
-def run_data_sets(
-    options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]], run_plan: Callable[[Plan], int]
-) -> int:
+def run_data_sets(options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]]) -> int:
     """Run a study on every data set that can be had, each in a directory of its name. Returns the exit status.
 
     Raises ValueError for wrong use, if the directory is that of a comparison of one data set, if a data set is here and
@@ -119,22 +112,21 @@ def _left_out(
     plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, str], list[str]]:
     """Why some are left out, by name, and those of them that cannot be had. Raises ValueError if none can be."""
-    there, left_out, missing = set[str](), dict[str, str](), list[str]()
+    left_out, missing = dict[str, str](), list[str]()
     for name, plan in plans.items():
         options, other = plan.options, data_sets[name].get("instead_of")
-        if other in there:
+        if other in plans and other not in left_out:
             left_out[name] = f"{other} is here"
             continue
         try:
             if not nothing_to_do(plan):
                 load_data(name, options.data_dir, may_download=not options.dry_run)
-            there.add(name)
         except ValueError as error:
             if DATA_SETS[name].find(resolve_data_dir(options.data_dir)) is not None:
                 raise  # it is here and damaged
             left_out[name] = printable(str(error))
             missing.append(name)
-    if not there:
+    if len(left_out) == len(plans):
         raise ValueError(f"none of {', '.join(missing)} is here; the command `data` tells how to get them")
     return left_out, missing
 

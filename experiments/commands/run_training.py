@@ -1,58 +1,43 @@
 """The run command for a study that trains: from a plan to a comparison on disk."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.estimate import estimated_seconds, note_plugins, print_head, print_plan
+from experiments.commands.describe import describe, note_plugins
+from experiments.commands.estimate import estimated_seconds, print_head, print_plan, recorded_seconds, runs_by_seed
+from experiments.commands.place import Place, place_of
 from experiments.commands.plan import Plan
 from experiments.config import Config
-from experiments.console import available_cores, command_line, duration, make_console
+from experiments.console import command_line, duration, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
-from experiments.objects import Needs, Run, parse_needs
-from experiments.options import RunOptions
+from experiments.objects import Run
 from experiments.records import environment, store
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import check_free, only_one_run
-from experiments.records.record import (
-    TRIALS,
-    is_finished,
-    read_comparison,
-    run_directory,
-    run_rows,
-    run_status,
-    write_record,
-)
-from experiments.records.schema import Comparison, Origin, VariantRecord
+from experiments.records.record import TRIALS, read_comparison, run_directory, run_status, write_record
+from experiments.records.schema import Comparison, Origin
 from experiments.report.report import result_table, write_report
 from experiments.run.display import Display
 from experiments.run.extend import as_it_was, extend, extended_config, was_stopped
-from experiments.run.loop import Ended, Launcher
-from experiments.run.peers import check_can_share
+from experiments.run.loop import Ended
 from experiments.run.plan import Training, prepare_runs
-from experiments.run.registry import LAUNCHERS, is_elsewhere
 from experiments.run.reuse import ReusableRun, reusable_runs, take_over
 from experiments.run.runs import train_runs
-from experiments.run.time_limit import TimeLimit, without_limit
+from experiments.run.time_limit import TimeLimit
 from experiments.study import resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.train import models, tuning
 from experiments.train.chosen_objective import make_objective
-from experiments.train.group import check_can_shard
-from experiments.train.objectives import Objective, evaluated, floors_of
-from experiments.train.tuning import parse_rates, untuned
-from experiments.variants import SIZES, Variant, get_variant, without_rate
+from experiments.train.objectives import Objective, floors_of
+from experiments.train.tuning import untuned
+from experiments.variants import get_variant, without_rate
 
-MOST_ON_A_GPU = 4
-"""runs at a time, unless it is said: each takes memory there"""
 Failures = dict[tuple[Path, Run], Ended]
 """by comparison's directory and run, trials of learning rates among them"""
 
@@ -63,17 +48,12 @@ def run_training(plan: Plan) -> int:
     Raises ValueError for wrong use; then nothing was written.
     """
     options, root, console = plan.options, plan.root, make_console()
-    device = _device(options)
-    if options.shard:
-        check_can_shard(device)
     if options.extend:
         plan = dataclasses.replace(plan, config=extended_config(root, plan.config, options.settings))
-    workers = _workers(plan, device)
-    launcher = _launcher(plan, device, workers)
-    _check_sizes(plan, device, workers)
+    place = place_of(plan)
     data = load_data(plan.config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
     objective = make_objective(data, plan.config, root)
-    comparison = _described(plan, objective, device)
+    comparison = describe(plan, objective, place.device)
     reusable = {} if options.reuse is None else reusable_runs(options.reuse, comparison.notes)
     if options.extend:
         _extend(plan, comparison, console)
@@ -81,105 +61,18 @@ def run_training(plan: Plan) -> int:
     merged = store.with_baseline(store.merge_with_existing(root, comparison), options.baseline)
     tuning.check_trials(root, merged)
     if options.dry_run:
-        if device.type == "cuda":
+        if place.device.type == "cuda":
             models.resolve_device("cuda")  # whose step is to be measured
         check_free(root)
-        print_plan(console, comparison, plan, objective, device, workers)
+        print_plan(console, comparison, plan, objective, place)
         return 0
     store.make_directory(root)
-    trainer = _Trainer(plan, console, objective, device, launcher, workers or 1, reusable)
+    trainer = _Trainer(plan, console, objective, place, reusable)
     with only_one_run(root, console):
         comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
-        print_head(console, comparison, data, device, workers)
+        print_head(console, comparison, data, place)
         with store.failing_after_it_began(root):
             return _prepare(trainer, comparison) if options.prepare else _train_and_report(trainer, comparison)
-
-
-def _device(options: RunOptions) -> torch.device:
-    """What the runs are trained on: of machines elsewhere what is reserved there, whatever this one has.
-
-    Raises ValueError if it is not there, or another than is reserved.
-    """
-    if not is_elsewhere(options.launcher):
-        return models.resolve_device(options.device)
-    gpus = parse_needs(options.resources, Needs(gpu=math.nan)).gpu
-    if options.device == "cpu" and gpus > 0:
-        raise ValueError("--resources reserves a GPU, and --device is cpu; leave one of them out")
-    if options.device == "cuda" and gpus == 0:
-        raise ValueError("--device is cuda, and --resources reserves no GPU; leave gpu=0 out")
-    if gpus > 0 or options.device == "cuda":
-        return torch.device("cuda")
-    return torch.device("cpu") if gpus == 0 else models.resolve_device(options.device)
-
-
-def _workers(plan: Plan, device: torch.device) -> int | None:
-    """Runs at a time; None if the launcher knows how many runs there is room for."""
-    options = plan.options
-    if options.workers is not None or is_elsewhere(options.launcher):
-        return options.workers
-    workers = max(1, available_cores() // (plan.config.threads * options.nproc))
-    return min(workers, runs_beside_each_other(plan.root)) if device.type == "cuda" else workers
-
-
-def _launcher(plan: Plan, device: torch.device, workers: int | None) -> Launcher:
-    options, count = plan.options, plan.options.nproc
-    default = Needs(plan.config.threads * count, count if device.type == "cuda" else 0, nproc=count)
-    return LAUNCHERS[options.launcher](workers=workers, needs=parse_needs(options.resources, default))
-
-
-def _check_sizes(plan: Plan, device: torch.device, workers: int | None) -> None:
-    """Raises ValueError if the runs cannot be trained here in this way; builds no model."""
-    check_can_share(plan.config.batch_size, plan.options.nproc)
-    if device.type == "cpu" and not is_elsewhere(plan.options.launcher):
-        at_once = min(workers or 1, plan.seeds * len(plan.variants))
-        models.check_memory(max(plan.configs.values(), key=lambda config: config.dim), at_once)
-
-
-def _described(plan: Plan, objective: Objective, device: torch.device) -> Comparison:
-    """What comparison.json says, of a comparison that is new. Raises ValueError if variants differ in their size."""
-    options, config, variants = plan.options, plan.config, plan.variants
-    command = command_line(without_limit(options.words))
-    comparison = store.new_comparison(plan.root, options.study, options.preset, command, device)
-    comparison.config = asdict(config)
-    comparison.variants = [_variant_record(variant, plan.configs[variant.name], objective) for variant in variants]
-    for sizes in {_sizes(each) for each in plan.configs.values()}:
-        alike = [record for record in comparison.variants if _sizes(plan.configs[record.name]) == sizes]
-        models.check_parameters_match({each.name: (each.parameters, each.position_parameters) for each in alike})
-    comparison.seeds = list(range(plan.seeds))
-    comparison.data = [objective.corpus.describe()]
-    comparison.objective = objective.describe()
-    comparison.evaluated_windows = {
-        split: len(objective.windows(split, most)[0]) for split, most in evaluated(config).items()
-    }
-    comparison.initial_weights = {
-        f"{variant.name}/seed{seed}": sha256
-        for variant in variants
-        for seed in comparison.seeds
-        if (sha256 := objective.initial_weights(variant, seed))
-    }
-    if options.learning_rates is not None:
-        comparison.learning_rates = parse_rates(options.learning_rates)
-        comparison.rate_seeds = min(plan.rate_seeds, plan.seeds)
-    comparison.baseline = options.baseline or ""
-    return comparison
-
-
-def _sizes(config: Config) -> tuple[int, ...]:
-    return tuple(getattr(config, name) for name in SIZES)
-
-
-def _variant_record(variant: Variant, config: Config, objective: Objective) -> VariantRecord:
-    total, tables = _parameters(variant, config, objective.of(variant.settings))
-    record = VariantRecord(**vars(variant), parameters=total, position_parameters=tables)
-    if variant.position in ("rope-after", "selective-after"):
-        record.description += f" The denominator is {config.denominator}."
-    return record
-
-
-def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
-    """As count_parameters."""
-    with torch.device("meta"):
-        return models.count_parameters(models.build_model(variant, config, 0, objective))
 
 
 def _extend(plan: Plan, comparison: Comparison, console: Console) -> None:
@@ -200,10 +93,7 @@ class _Trainer:
     plan: Plan
     console: Console
     objective: Objective
-    device: torch.device
-    launcher: Launcher
-    workers: int
-    """runs at a time, where it is known"""
+    place: Place
     reusable: dict[str, ReusableRun]
     plugins: list[Origin] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
@@ -211,10 +101,6 @@ class _Trainer:
     @property
     def root(self) -> Path:
         return self.plan.root
-
-    @property
-    def limit(self) -> TimeLimit | None:
-        return self.plan.limit
 
     def begin(self, comparison: Comparison) -> None:
         """Write what the runs are of."""
@@ -232,7 +118,7 @@ class _Trainer:
             options.data_dir,
             options.data_file,
             self.objective.corpus.sha256,
-            self.device.type,
+            self.place.device.type,
             {variant.name: variant.settings for variant in what.variants},
             nproc=options.nproc,
             shard=options.shard,
@@ -253,29 +139,29 @@ class _Trainer:
             self.console.print(f"{done} of {len(runs)} runs are done already")
         if not runs:
             return
-        if self.limit:
-            self._estimate(self.limit, training, [run for run in runs if not training.is_finished(run)])
+        if self.plan.limit:
+            self._estimate(self.plan.limit, training, [run for run in runs if not training.is_finished(run)])
             # What has failed is tried again when the others have had their turn.
             runs = sorted(runs, key=lambda run: run_status(at, *run).state == "failed")
         silence = self.plan.options.run_timeout
         with Display(self.console, runs, done, training.config.steps, self.objective.loss_unit) as display:
-            ended = train_runs(training, runs, self.launcher, display, self.limit, silence)
+            ended = train_runs(training, runs, self.place.launcher, display, self.plan.limit, silence)
         self.failures |= {(at, run): each for run, each in ended.items()}
 
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take: what runs took before on this machine, or else by trial steps."""
         limit.steps = training.config.steps
         every = dict.fromkeys(without_rate(run.variant) for run in runs)
-        if read_comparison(self.root).machine == environment.machine(self.device):
+        if read_comparison(self.root).machine == environment.machine(self.place.device):
             limit.of_run = recorded_seconds(self.root, [*every], training.config.steps) | limit.of_run
         if names := [name for name in every if name not in limit.of_run]:
             self.console.print("estimating how long runs take, from a few trial steps of each variant")
             variants = map(get_variant, names)
-            limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.device)
+            limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.place.device)
 
     def tell_what_is_left(self, comparison: Comparison) -> None:
         """Say how much there was no time for, if anything."""
-        if not (self.limit and self.limit.reached):
+        if not (self.plan.limit and self.plan.limit.reached):
             return
         training, failed = self.training(self.root, comparison), {run for _, run in self.failures}
         trials = tuning.trials_left(self.root, comparison)
@@ -283,15 +169,15 @@ class _Trainer:
         of_trials = {Run(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
         runs = [run for run in runs_by_seed(comparison) if run not in failed | of_trials]
         runs = [run for run in runs if not training.is_finished(run)]
-        self._estimate(self.limit, training, [*runs, *of_trials])
-        seconds = sum(self.limit.seconds(training.job(run)) for run in runs)
-        seconds += sum(number * self.limit.of_run[name] for name, number in trials.items())
+        self._estimate(self.plan.limit, training, [*runs, *of_trials])
+        seconds = sum(self.plan.limit.seconds(training.job(run)) for run in runs)
+        seconds += sum(number * self.plan.limit.of_run[name] for name, number in trials.items())
         number, least = len(runs) + sum(trials.values()), " or more" * bool(trials)
         told = f", {sum(trials.values())} of them trials of learning rates" * bool(trials)
-        at_once = "one" if self.workers == 1 else f"{self.workers}"
+        workers = self.place.workers or 1
         self.console.print(
             f"{number} runs{least} are left that there was no time for (--for){told}, about "
-            f"{duration(seconds / self.workers)} {at_once} at a time; the same command goes on",
+            f"{duration(seconds / workers)} {'one' if workers == 1 else workers} at a time; the same command goes on",
             soft_wrap=True,
         )
 
@@ -348,7 +234,7 @@ def _train_and_report(trainer: _Trainer, comparison: Comparison) -> int:
 
 def leaves_the_report(trainer: _Trainer) -> bool:
     """Whether a GPU's time is limited: then it is for runs, and floors, which take minutes, and all else come later."""
-    return trainer.device.type == "cuda" and trainer.limit is not None
+    return trainer.place.device.type == "cuda" and trainer.plan.limit is not None
 
 
 def _measure_and_report(trainer: _Trainer, comparison: Comparison) -> Path:
@@ -393,7 +279,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> None:
         write_record(at / "comparison.json", trials)
         runs = [Run(*trial) for trial in tuning.missing(root, comparison)]
         runs = [run for run in runs if (at, run) not in trainer.failures]
-        if not runs or (trainer.limit and trainer.limit.reached):
+        if not runs or (trainer.plan.limit and trainer.plan.limit.reached):
             break
         trainer.train(at, trials, runs)
     _choose_rates(trainer.console, root, comparison)
@@ -419,45 +305,3 @@ def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
             remark = " (the comparison's: it diverged at all of them)"
         console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
     write_record(root / "comparison.json", comparison)
-
-
-def runs_by_seed(comparison: Comparison) -> list[Run]:
-    """Every run, seed by seed, each variant's baseline before it: a stop at any run leaves at most one pair open."""
-    ordered: dict[str, VariantRecord] = {}
-
-    def add(variant: VariantRecord) -> None:
-        baseline = there.get(comparison.baseline_of(variant), variant)
-        if baseline.name not in {variant.name, *ordered}:
-            add(baseline)
-        ordered.setdefault(variant.name, variant)
-
-    there = {variant.name: variant for variant in comparison.variants}
-    for variant in comparison.variants:
-        add(variant)
-    return [Run(name, seed) for seed in comparison.seeds for name in ordered]
-
-
-def runs_beside_each_other(root: Path) -> int:
-    """How many runs a GPU trains at a time unless that is said: as many as its kernels have room for.
-
-    By the smallest ``kernel_share`` on record (beside others a run's kernels seem to take longer), one where there is
-    none. It was not measured on a GPU yet whether that many are faster than one.
-    """
-    if not (root / "comparison.json").exists():
-        return 1
-    rows = [row.metrics for run in read_comparison(root).runs for row in run_rows(root, *run)]
-    shares = [metrics["kernel_share"] for metrics in rows if metrics.get("kernel_share")]
-    return max(1, min(MOST_ON_A_GPU, int(1 / min(shares)))) if shares else 1
-
-
-def recorded_seconds(root: Path, names: Sequence[str], steps: int) -> dict[str, float]:
-    """By variant, the most that a finished run took from its first step to its last, evaluations included."""
-    found = dict[str, float]()
-    for name, seed in read_comparison(root).runs:
-        if name in names and is_finished(root, name, seed, steps):
-            rows = [row for row in run_rows(root, name, seed) if row.split == "train"]
-            times = [row.metrics.get("seconds", 0.0) for row in rows]
-            # One that was stopped counts from 0 again where it goes on.
-            whole = sum(now - before if now >= before else now for before, now in pairwise((0.0, *times)))
-            found[name] = max(whole, found.get(name, 0.0))
-    return found

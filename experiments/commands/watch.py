@@ -1,9 +1,18 @@
-"""The watch command: a table and the curves of a comparison while it runs, drawn again and again from its files."""
+"""The watch command: a table and the curves of a comparison while it runs, drawn again and again from its files alone.
+
+So a run of another machine is shown as one of this.
+"""
 
 import math
 import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
+from statistics import fmean
 from string import ascii_letters
+from typing import Any
 
 import plotext
 from rich.console import Group, RenderableType
@@ -12,13 +21,154 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.console import duration, make_console, printable
-from experiments.judge.progress import Follower, Progress, RunProgress
+from experiments.objects import Run
+from experiments.records.record import planned_runs, read_comparison, run_directory, run_rows, run_status
+from experiments.records.schema import Comparison, MetricsRow
 from experiments.run.signals import Stopped
 
 COLOURS = "blue red green magenta cyan yellow bright_blue bright_red bright_green bright_magenta bright_cyan".split()
 WIDE = 70
 """columns from which there is room for all that is known of a run"""
 CURVES_HEIGHT, FEWEST_ROWS, MOST_REASONS = 14, 5, 3
+FEW, LONGEST_INTERVALS = 120.0, 10
+"""seconds, and intervals between rows, that a run may write nothing before it is called silent"""
+ORDER = ("running", "failed", "damaged", "queued", "done")
+"""of states: what is of least interest is left out first"""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """A run as its files have it at some time."""
+
+    run: Run
+    state: str
+    """as in status.json, or "damaged" """
+    reason: str | None = None
+    step: int = 0
+    newest: dict[str, float] = field(default_factory=dict)
+    """metrics of the newest training row"""
+    validation: dict[int, float] = field(default_factory=dict)
+    """the primary metric on the validation split, by step"""
+    seconds_per_step: float = nan
+    """with evaluations, since it was last started"""
+    seconds_left: float = nan
+    silent: float = 0.0
+    """seconds that a running run has written nothing for, if that is too long"""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A comparison at some time."""
+
+    root: Path
+    comparison: Comparison
+    runs: list[RunProgress]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many runs are in each state."""
+        return Counter(run.state for run in self.runs)
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.counts["running"] + self.counts["queued"]
+
+    @property
+    def seconds_left(self) -> float:
+        """Of all runs, as many at a time as now; not a number if that cannot be told."""
+        running = [run for run in self.runs if run.state == "running" and run.seconds_per_step > 0]
+        if not running:
+            return nan
+        steps = int(self.comparison.config["steps"])
+        left = sum(steps - run.step for run in self.runs if run.state in ("running", "queued"))
+        share = fmean(run.seconds_per_step for run in running) * left / len(running)
+        return max(share, *(run.seconds_left for run in running), 0.0)
+
+    @property
+    def curves(self) -> dict[str, dict[int, float]]:
+        """By variant the primary metric on the validation split, the mean of the seeds that have got to a step."""
+        found = defaultdict[str, dict[int, list[float]]](lambda: defaultdict(list))
+        for each in self.runs:
+            for step, value in each.validation.items():
+                found[each.run.variant][step].append(value)
+        return {name: {step: fmean(values[step]) for step in sorted(values)} for name, values in found.items()}
+
+
+class Follower:
+    """Reads comparisons again and again; of their files only those that have changed."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ValueError if the directory holds no comparison."""
+        self._directory = directory
+        self._read: dict[Path, tuple[Any, Any]] = {}
+        if not self._roots():
+            read_comparison(directory)
+
+    def look(self, now: float | None = None) -> list[Progress]:
+        """How far everything is; trials that have ended are left out. Raises ValueError if a record is damaged."""
+        found = [self._progress(root, time.time() if now is None else now) for root in self._roots()]
+        return [each for each in found if each.root == self._directory or not each.has_ended] or found
+
+    def _roots(self) -> list[Path]:
+        """The directory, and those in it: trials of learning rates, or comparisons of several data sets."""
+        places = [self._directory, *sorted(path.parent for path in self._directory.glob("*/comparison.json"))]
+        return [place for place in places if (place / "comparison.json").exists()]
+
+    def _progress(self, root: Path, now: float) -> Progress:
+        comparison = self._once(root / "comparison.json", lambda: read_comparison(root))
+        runs = [self._run(root, comparison, Run(*run), now) for run in planned_runs(root, comparison)]
+        return Progress(root, comparison, runs)
+
+    def _run(self, root: Path, comparison: Comparison, run: Run, now: float) -> RunProgress:
+        directory, config = run_directory(root, *run), comparison.config
+        paths = directory / "status.json", directory / "metrics.jsonl"
+        try:
+            status = self._once(paths[0], lambda: run_status(root, *run))
+            rows: list[MetricsRow] = self._once(paths[1], lambda: run_rows(root, *run))
+        except ValueError as error:
+            return RunProgress(run, "damaged", str(error))
+        train, metric = [row for row in rows if row.split == "train"], comparison.objective.metric
+        each, steps, is_running = _seconds_per_step(train), int(config["steps"]), status.state == "running"
+        step = steps if status.state == "done" else train[-1].step if train else 0
+        quiet = now - max((stat[0] for stat in map(_stat, paths) if stat), default=now)
+        longest = max(FEW, LONGEST_INTERVALS * each * max(config["log_every"], config["evaluate_every"]))
+        return RunProgress(
+            run,
+            status.state,
+            status.reason,
+            step,
+            train[-1].metrics if train else {},
+            {row.step: row.metrics[metric] for row in rows if row.split == "validation" and metric in row.metrics},
+            each,
+            max(0.0, each * (steps - step) - quiet) if is_running else nan,
+            quiet if is_running and quiet > longest else 0.0,
+        )
+
+    def _once(self, path: Path, read: Callable[[], Any]) -> Any:
+        """What ``read`` gives of a file, read again only if the file was written since."""
+        stat = _stat(path)
+        if stat is None or self._read.get(path, (None, None))[0] != stat:
+            self._read[path] = stat, read()
+        return self._read[path][1]
+
+
+def _stat(path: Path) -> tuple[float, int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime, stat.st_size, stat.st_ino
+
+
+def _seconds_per_step(train: list[MetricsRow]) -> float:
+    """The mean since the run was last started, when its clock began anew; not a number before two rows."""
+    since: list[tuple[int, float]] = []
+    for row in train:
+        seconds = row.metrics.get("seconds", nan)
+        if since and not seconds > since[-1][1]:
+            since = []
+        since.append((row.step, seconds))
+    return (since[-1][1] - since[0][1]) / (since[-1][0] - since[0][0]) if len(since) > 1 else nan
 
 
 def watch(directory: Path, once: bool, every: float) -> int:
@@ -54,53 +204,46 @@ def _comparison(progress: Progress, width: int, height: int | None) -> Renderabl
         for index, variant in enumerate(progress.comparison.variants)
     }
     curves = _curves(progress, letters, width)
-    failed = [run for run in progress.runs if run.state in ("failed", "damaged")]
-    reasons = [Text(printable(f"{run}: {run.reason}"), "red", overflow="ellipsis") for run in failed[:MOST_REASONS]]
+    failed = [each for each in progress.runs if each.state in ("failed", "damaged")][:MOST_REASONS]
+    reasons = [Text(printable(f"{each.run}: {each.reason}"), "red", overflow="ellipsis") for each in failed]
     # The head, the table's, what was left out, and a line for the cursor.
     taken = 5 + len(reasons) + (CURVES_HEIGHT + 2 if curves else 0)
     room = len(progress.runs) if height is None else max(FEWEST_ROWS, height - taken)
-    order = ("running", "failed", "damaged", "queued", "done")
-    shown = sorted(progress.runs, key=lambda run: order.index(run.state))[:room]
-    parts: list[RenderableType] = [_head(progress), _table(progress, shown, letters, width)]
-    if len(shown) < len(progress.runs):
-        parts.append(Text(f"and {len(progress.runs) - len(shown)} more", "dim"))
-    return Group(*parts, *reasons, *curves)
-
-
-def _head(progress: Progress) -> Text:
+    shown = sorted(progress.runs, key=lambda each: ORDER.index(each.state))[:room]
     states = ", ".join(f"{count} {state}" for state, count in sorted(progress.counts.items()))
     left = "" if math.isnan(progress.seconds_left) else f"; about {duration(progress.seconds_left)} left"
-    return Text(f"{printable(str(progress.root))}: {states}{left}", "bold")
+    head = Text(f"{printable(str(progress.root))}: {states}{left}", "bold")
+    more = len(progress.runs) - len(shown)
+    left_out = [Text(f"and {more} more", "dim")] if more else []
+    return Group(head, _table(progress, shown, letters, width), *left_out, *reasons, *curves)
 
 
 def _table(progress: Progress, runs: list[RunProgress], letters: dict[str, tuple[str, str]], width: int) -> Table:
     steps, wide = int(progress.comparison.config["steps"]), width >= WIDE
-    names = ["state", "step", "loss", *(["validation", "tokens/s"] if wide else [])]
-    rows = []
-    for run in runs:
-        cells = [_state(run), Text(f"{run.step}/{steps}" if wide else str(run.step)), _number(run.loss)]
-        rows.append([*cells, *([_number(run.metric), _number(run.tokens_per_second, ",.0f")] if wide else [])])
-    taken = [max(map(len, (name, *column))) for name, *column in zip(names, *rows, strict=True)]
-    room = max(1, width - 2 - sum(taken) - len(names))  # a name that is too long is cut, and nothing else
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)
-    table.add_column("run", no_wrap=True)
-    for name in names:
-        table.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
-    for run, cells in zip(runs, rows, strict=True):
-        called = Text(str(run))
-        called.truncate(room, overflow="ellipsis")
-        table.add_row(Text(*letters[run.variant]), called, *cells)
+    table.add_column("run")  # a name that is too long is cut, and nothing else
+    table.add_column("state", no_wrap=True)
+    for name in ("step", "loss", *(("validation", "tokens/s") if wide else ())):
+        table.add_column(name, no_wrap=True, justify="right")
+    for each in runs:
+        cells = [_state(each), Text(f"{each.step}/{steps}" if wide else str(each.step))]
+        cells.append(_number(each.newest.get("loss", nan)))
+        if wide:
+            cells.append(_number(next(reversed(each.validation.values()), nan)))
+            cells.append(_number(each.newest.get("tokens_per_second", nan), ",.0f"))
+        called = Text(str(each.run), no_wrap=True, overflow="ellipsis")
+        table.add_row(Text(*letters[each.run.variant]), called, *cells)
     return table
 
 
-def _state(run: RunProgress) -> Text:
+def _state(each: RunProgress) -> Text:
     """What it is doing: of one that runs, for how long it will."""
-    if run.silent:
-        return Text(f"silent {duration(run.silent)}", "yellow")
-    if run.state == "running" and not math.isnan(run.seconds_left):
-        return Text(f"{duration(run.seconds_left)} left")
-    return Text(run.state, {"done": "green", "failed": "red", "damaged": "red"}.get(run.state, ""))
+    if each.silent:
+        return Text(f"silent {duration(each.silent)}", "yellow")
+    if each.state == "running" and not math.isnan(each.seconds_left):
+        return Text(f"{duration(each.seconds_left)} left")
+    return Text(each.state, {"done": "green", "failed": "red", "damaged": "red"}.get(each.state, ""))
 
 
 def _number(value: float, form: str = ".3f") -> Text:
@@ -109,14 +252,14 @@ def _number(value: float, form: str = ".3f") -> Text:
 
 def _curves(progress: Progress, letters: dict[str, tuple[str, str]], width: int) -> list[RenderableType]:
     """The validation curves, each drawn with its variant's letter; none as long as there are no two points."""
-    curves = {variant: curve for variant, curve in progress.curves.items() if len(curve[0]) > 1}
+    curves = {variant: curve for variant, curve in progress.curves.items() if len(curve) > 1}
     if not curves:
         return []
     figure = plotext.figure
     figure.clear()
     figure.plot_size(width, CURVES_HEIGHT)
-    for variant, (steps, values) in curves.items():
-        figure.draw(figure.signal(steps, values, marker=letters[variant][0]).lines())
+    for variant, curve in curves.items():
+        figure.draw(figure.signal([*curve], [*curve.values()], marker=letters[variant][0]).lines())
     colours = dict(letters.values())
     drawn = Text()
     for line in figure.build().string(colorless=True).splitlines():

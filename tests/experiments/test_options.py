@@ -18,7 +18,7 @@ REFERENCE = PROJECT / "results/reference/recall/comparison.json"
 
 
 def test_both_spellings_of_an_option_and_the_last_value_count():
-    options = run_options_of("convergence", "--learning_rate", "1e-3", "--steps=5", "--steps", 7, "--cell-timeout=3")
+    options = run_options_of("convergence", "--learning_rate", "1e-3", "--steps=5", "--steps", 7, "--run-timeout=3")
     assert options.settings == {"learning_rate": 1e-3, "steps": 7}
     assert (options.study, options.run_timeout, options.dry_run) == ("convergence", 3.0, False)
     assert run_options_of("decay", "--plan").dry_run

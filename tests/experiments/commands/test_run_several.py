@@ -41,25 +41,20 @@ def collected(options, status=lambda words: 0):
     return run_all(run_options_of("all", *options), run_one), ran
 
 
-def test_every_reference_is_run_by_the_command_that_its_claims_name():
-    status, ran = collected(["--preset", "cpu"])  # which is that of none but those that name no other
+def test_every_reference_is_run_by_its_command_with_the_options_and_the_runs_before(tmp_path):
+    common = ["--workers=3", "--device=cpu", "--plugin=json"]
+    status, ran = collected(["--preset", "cpu", *common])  # which is that of none but those that name no other
     assert status == 0
-    named = [words[:-2] if "--reuse" in words else words for words in ran]
-    assert [shlex.join(["python", "-m", "experiments", *words]) for words in named] == [*map(command, REFERENCES)]
-    assert {words[1] for words in ran} <= set(STUDIES)
+    assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
+    for words, reference in zip(ran, REFERENCES, strict=True):
+        trains = bool(STUDIES[words[1]].variants)
+        reuse = " --reuse results/runs" * trains
+        more = f"{' --workers=3' * trains} --device=cpu --plugin=json"
+        given = [word for word in words if word not in common]
+        assert f"python -m experiments {shlex.join(given)}" == command(reference) + reuse
+        assert [word for word in words if word in common] == [word for word in common if f" {word}" in more]
     glue = [words for words in ran if words[1] == "glue"]
     assert len({words[words.index("--data") + 1] for words in glue}) == len(glue) == 5
-    assert all("," in words[words.index("--learning-rates") + 1] for words in glue), "rates of large models suit none"
-
-
-def test_options_and_the_runs_before_go_to_every_run_that_takes_them(tmp_path):
-    _, ran = collected(["--workers", "3", "--device=cpu", "--cell-timeout", "9", "--plugin", "json"])
-    for words in ran:
-        trains = bool(STUDIES[words[1]].variants)
-        assert {"--device=cpu", "--plugin=json"} <= set(words)
-        assert ("--run-timeout=9.0" in words) == trains
-        assert ("--workers=3" in words) == (words[-2:] == ["--reuse", "results/runs"]) == trains
-    assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
 def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path):
@@ -69,28 +64,21 @@ def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path)
     assert not (tmp_path / "results").exists()
 
 
-def test_another_preset_runs_every_study_with_its_own_variants():
-    _, ran = collected(["--preset", "smoke"])
-    assert [words[1] for words in ran] == [name for name in STUDIES if name != "benchmark"], (
-        "that has a command of its own"
-    )
-    assert all("--variants" not in words and "--preset=smoke" in words for words in ran)
-    (glue,) = (words for words in collected(["--preset", "gpu"])[1] if words[1] == "glue")
-    assert glue[glue.index("--initial-weights") + 1] == "results/runs/gpu/mlm"
-
-
-@pytest.mark.parametrize("preset", ["v0", "smoke,v0"])
-def test_the_old_recipe_is_a_preset_of_every_study_those_that_train_nothing_too(preset):
-    _, ran = collected(["--preset", preset, "--dry-run"])
-    settings = {"speed": resolve(STUDIES["speed"].settings)}
+@pytest.mark.parametrize("preset", ["smoke", "gpu", "v0", "smoke,v0"])
+def test_another_preset_runs_every_study_with_its_own_variants(preset):
+    _, ran = collected(["--preset", preset])
+    assert [words[1] for words in ran] == [name for name in STUDIES if name != "benchmark"]
     for words in ran:
         name = words[1]
         assert f"--preset={preset}" in words
-        if name in settings:
-            assert settings.pop(name)(preset, "cpu") == resolve(STUDIES[name].settings)(size_of(preset), "cpu")
-        else:
+        assert "--variants" not in words
+        if name == "speed":
+            settings = resolve(STUDIES[name].settings)
+            assert settings(preset, "cpu") == settings(size_of(preset), "cpu")
+        elif "v0" in preset:
             assert get_preset(preset, STUDIES[name]).config.optimizer == "adamw"
-    assert not settings, "and speed is one of them"
+        elif (name, preset) == ("glue", "gpu"):
+            assert words[words.index("--initial-weights") + 1] == "results/runs/gpu/mlm"
 
 
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])
@@ -101,14 +89,14 @@ def test_one_that_cannot_run_does_not_keep_the_others(error, capsys):
         return 0
 
     code, ran = collected([], status=status)
-    assert code == 1
-    assert len(ran) == len(REFERENCES)
+    assert (code, len(ran)) == (1, len(REFERENCES))
     shown = capsys.readouterr().out
     assert f"error: {error}" in shown
     assert "mask is not done; the same command tries it again" in shown
 
 
 SMALL = {"data": "stdlib", "steps": 4, "evaluate_every": 2}
+SMOKE = ["run", "several", "--preset", "smoke", "--variants", "softmax-none"]
 
 
 def not_to_be_had(*_):
@@ -117,37 +105,40 @@ def not_to_be_had(*_):
 
 @pytest.fixture
 def several(monkeypatch):
-    """The study of convergence, to be run on what is always here, on what is not, and on what stands in for both."""
-    of_data = {
-        "stdlib": {"steps": 6},
-        "nowhere": {},
-        "copying-64": {"instead_of": "stdlib"},
-        "parity-64": {"instead_of": "nowhere", "context": 64},
-    }
-    study = replace(STUDIES["convergence"], name="several", presets={"smoke": SMALL | {"of_data": of_data}})
-    monkeypatch.setitem(STUDIES._items, "several", study)
-    monkeypatch.setitem(DATA_SETS._items, "nowhere", DataSet("nowhere", "", not_to_be_had, find=lambda _: None))
+    """Makes the study of convergence one of these data sets, of which nowhere is not to be had, or damaged."""
+
+    def make(place=None, **of_data):
+        study = replace(STUDIES["convergence"], name="several", presets={"smoke": SMALL | {"of_data": of_data}})
+        monkeypatch.setitem(STUDIES._items, "several", study)
+        monkeypatch.setitem(DATA_SETS._items, "nowhere", DataSet("nowhere", "", not_to_be_had, find=lambda _: place))
+
+    make(
+        stdlib={"steps": 6},
+        nowhere={},
+        **{"copying-64": {"instead_of": "stdlib"}, "parity-64": {"instead_of": "nowhere", "context": 64}},
+    )
+    return make
 
 
 @pytest.mark.slow
 @pytest.mark.full
 def test_each_data_set_that_can_be_had_has_a_comparison(several, tmp_path, capsys):
-    words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--workers", "1"]
-    assert main([*words, "--out", str(tmp_path / "all")]) == 0
+    words = [*SMOKE, "--workers", "1", "--out", str(tmp_path / "all")]
+    assert main(words) == 0
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"stdlib", "parity-64", "index.html"}
     said = capsys.readouterr().out
     assert "left out: --data nowhere cannot be had" in said
     assert "left out: stdlib is here" in said
     assert said.splitlines()[-1].startswith("nowhere was left out, because it is not here")
     # The same command finds all done.
-    assert main([*words, "--out", str(tmp_path / "all")]) == 0
+    assert main(words) == 0
     said = capsys.readouterr().out
     assert said.count("1 of 1 runs are done already, and the report is newer: there is nothing to do") == 2
     assert "loading" not in said
     # A report that was made since then makes the page over all anew.
     page = tmp_path / "all/index.html"
     before = page.stat().st_mtime_ns
-    assert main(["report", str(tmp_path / "all/stdlib")]) == main([*words, "--out", str(tmp_path / "all")]) == 0
+    assert main(["report", str(tmp_path / "all/stdlib")]) == main(words) == 0
     assert page.stat().st_mtime_ns > before
 
 
@@ -155,9 +146,7 @@ def test_the_time_is_that_of_all_data_sets_together(several, tmp_path, capsys, m
     """A run takes two hours of the first data set and one of the other, and training only moves the clock."""
     clock, trained = [0.0], []
     monkeypatch.setattr(time_limit.TimeLimit.__init__, "__defaults__", (lambda: clock[0],))
-    of_data = {"stdlib": {}, "parity-64": {"context": 64}, "copying-32": {}}
-    study = replace(STUDIES["several"], presets={"smoke": SMALL | {"of_data": of_data}})
-    monkeypatch.setitem(STUDIES._items, "several", study)
+    several(stdlib={}, **{"parity-64": {"context": 64}, "copying-32": {}})
 
     def train(plan):
         data, limit = plan.config.data, plan.limit
@@ -170,46 +159,34 @@ def test_the_time_is_that_of_all_data_sets_together(several, tmp_path, capsys, m
 
     monkeypatch.setattr(run_training, "run_training", train)
     monkeypatch.setattr(run_several, "_report_of_all", lambda *_: "")
-    words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--out", str(tmp_path / "all")]
-    assert main([*words, "--for", "3h"]) == 0
+    assert main([*SMOKE, "--out", str(tmp_path / "all"), "--for", "3h"]) == 0
     assert trained == ["stdlib", "parity-64"]
     assert "the time is up (--for); the same command goes on" in capsys.readouterr().out
     trained.clear()
-    assert main([*words, "--for", "90m"]) == 0
+    assert main([*SMOKE, "--out", str(tmp_path / "all"), "--for", "90m"]) == 0
     assert trained == [], "what is next does not fit, and nothing later is begun"
-    assert "2 of 3" not in capsys.readouterr().out
 
 
-def test_settings_of_a_data_set_count_unless_they_are_given(several, tmp_path, capsys):
-    words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--dry-run"]
-    assert main(words) == 0
-    assert "6 steps of" in capsys.readouterr().out
-    assert main([*words, "--data", "stdlib"]) == 0
-    assert "6 steps of" in capsys.readouterr().out
-    assert main([*words, "--steps", "5"]) == 0
-    assert "5 steps of" in capsys.readouterr().out
+@pytest.mark.parametrize(("words", "steps"), [((), 6), (("--data", "stdlib"), 6), (("--steps", "5"), 5)])
+def test_settings_of_a_data_set_count_unless_they_are_given(several, capsys, words, steps):
+    several(stdlib={"steps": 6})
+    assert main([*SMOKE, "--dry-run", *words]) == 0
+    assert f"{steps} steps of" in capsys.readouterr().out
 
 
-def test_a_directory_of_one_comparison_is_refused(several, tmp_path, capsys):
-    (tmp_path / "comparison.json").write_text("{}")
-    assert main(["run", "several", "--preset", "smoke", "--out", str(tmp_path)]) == 2
-    assert "holds one comparison" in capsys.readouterr().err
-
-
-def test_compare_asks_for_the_data_set(several):
-    with pytest.raises(
-        ValueError, match="data is not given, and several is a comparison of each data set; give stdlib"
-    ):
-        compare("softmax-none", experiment="several", preset="smoke")
-
-
-@pytest.mark.parametrize("place", ["/somewhere", None])
-def test_data_that_are_damaged_are_refused_and_so_is_a_study_without_any(several, tmp_path, capsys, monkeypatch, place):
-    data_set = DataSet("nowhere", "", not_to_be_had, find=lambda directory: place)
-    monkeypatch.setitem(DATA_SETS._items, "nowhere", data_set)
-    of_data = {"nowhere": {}}
-    study = replace(STUDIES["several"], presets={"smoke": SMALL | {"of_data": of_data}})
-    monkeypatch.setitem(STUDIES._items, "several", study)
-    assert main(["run", "several", "--preset", "smoke", "--out", str(tmp_path / "all")]) == 2
+@pytest.mark.parametrize(
+    ("place", "file", "said"),
+    [
+        (None, "comparison.json", "holds one comparison"),
+        ("/somewhere", "x", "--data nowhere cannot be had"),
+        (None, "x", "none of nowhere is here"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(several, tmp_path, capsys, place, file, said):
+    several(place, nowhere={})
+    (tmp_path / file).write_text("{}")
+    assert main([*SMOKE, "--out", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert ("--data nowhere cannot be had" if place else "none of nowhere is here") in line
+    assert said in line
+    with pytest.raises(ValueError, match="and several is a comparison of each data set; give nowhere"):
+        compare("softmax-none", experiment="several", preset="smoke")

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from experiments.cli import main
-from experiments.commands.watch import frame
-from experiments.judge.progress import Follower
+from experiments.commands.watch import Follower, frame
 from experiments.records.record import run_rows
 
 PROJECT = Path(__file__).parents[3]
@@ -55,15 +54,10 @@ def shown(root, width, height=None, now=NOW, **options):
     return capture.get()
 
 
-def test_a_run_s_time_left_is_of_its_steps_since_it_was_last_started(root):
+def test_the_table_has_every_run_with_what_it_does(root):
     (progress,) = Follower(root).look(NOW)
     run = progress.runs[0]
-    assert (run.step, run.seconds_per_step, run.seconds_left) == (60, 0.5, 40 * 0.5 - 5)
-    assert progress.counts == {"running": 2, "failed": 1, "queued": 1, "done": 5}
-    assert not progress.has_ended
-
-
-def test_the_table_has_every_run_with_what_it_does(root):
+    assert (run.step, run.seconds_per_step, run.seconds_left) == (60, 0.5, 40 * 0.5 - 5), "since it was last started"
     lines = shown(root, 80).splitlines()
     assert re.fullmatch(r".*out: 5 done, 1 failed, 1 queued, 2 running; about \d+ s left *", "".join(lines[:2]))
     text = "\n".join(lines)
@@ -88,19 +82,13 @@ def test_a_low_terminal_shows_the_runs_that_matter_most(root):
     assert [state in text for state in ("s left", "silent", "no room", "queued", "and 4 more")] == [True] * 5
 
 
-def test_no_color_is_kept_to(root, monkeypatch):
-    assert "\x1b[3" in shown(root, 80, force_terminal=True, color_system="standard")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in shown(root, 80, force_terminal=True, color_system="standard")
-
-
 def test_only_what_was_written_is_read_again(root, monkeypatch):
     follower = Follower(root)
     before = follower.look(NOW)
     put_rows(root, "softmax-none", 0, [(20, 10.0), (80, 40.0)])
     read = []
     monkeypatch.setattr(
-        "experiments.judge.progress.run_rows",
+        "experiments.commands.watch.run_rows",
         lambda *run: read.append(run[1:]) or run_rows(*run),
     )
     after = follower.look(NOW)
@@ -109,13 +97,7 @@ def test_only_what_was_written_is_read_again(root, monkeypatch):
     assert repr(before[0].runs[1:]) == repr(after[0].runs[1:])  # NaN does not equal itself
 
 
-def test_once_and_without_a_terminal_it_ends(root, capsys):
-    assert main(["watch", str(root), "--once"]) == 0
-    assert "softmax-rope seed 2" in capsys.readouterr().out
-    assert main(["watch", str(root)]) == 0
-
-
-def test_on_a_terminal_it_goes_on_until_the_last_run_has_ended(make_comparison, tmp_path):
+def test_on_a_terminal_it_goes_on_until_the_last_run_has_ended(make_comparison, tmp_path, capsys):
     root = make_comparison(tmp_path / "out", "elu+1-none", 1, fates={("elu+1-none", 0): ("running", None)})
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "experiments", "watch", str(root), "--every", "0.1"]
@@ -135,3 +117,6 @@ def test_on_a_terminal_it_goes_on_until_the_last_run_has_ended(make_comparison, 
         pass
     assert process.wait(60) == 0
     assert b"1 done" in said
+    for once in (["--once"], []):  # without a terminal it ends, too
+        assert main(["watch", str(root), *once]) == 0
+        assert "elu+1-none seed 0" in capsys.readouterr().out

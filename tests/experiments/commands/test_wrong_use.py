@@ -9,7 +9,7 @@ from typing import Annotated, get_args, get_origin
 import pytest
 
 from experiments.cli import main
-from experiments.commands import catalogue, run_training
+from experiments.commands import catalogue, describe
 from experiments.config import SETTINGS, Config
 from experiments.data.registry import DATA_SETS
 from experiments.records.store import check_directory, make_directory
@@ -76,7 +76,7 @@ WRONG_RUNS = [
     (f"--steps {'9' * 5000}", "999'; give a whole number"),
     ("--workers 0", "--workers is 0; give a whole number, 1 or more, 4,096 or less"),
     ("--run-timeout 0", "--run-timeout is 0.0; give a number, more than 0"),
-    ("--preset huge", "--preset is 'huge'; choose from smoke, cpu, one-thread, decoding, gpu-0.47m"),
+    ("--preset huge", "--preset is huge, which convergence does not have; choose from smoke, cpu, gpu-0.47m"),
     ("--variants softmax-none,softmax-rpoe", "did you mean 'softmax-rope'?"),
     ("--variants=", "--variants is empty"),
     ("--variants elu+1-none,elu+1-none", "--variants: elu+1-none is named twice; name each variant once"),
@@ -87,18 +87,16 @@ WRONG_RUNS = [
     ("--config stepz.toml", "--config stepz.toml: there is no option 'stepz'; did you mean 'steps'?"),
     ("--config bool.toml", "--config bool.toml: steps is True; give a whole number"),
     ("--config one.toml", "--config one.toml: dry_run is 1; give true or false"),
-    ("--config cpuu.toml", "--config cpuu.toml: preset is 'cpuu'; did you mean 'cpu'? choose from"),
+    ("--config cpuu.toml", "--preset is cpuu, which convergence does not have; did you mean 'cpu'? choose from"),
     ("--config cut.toml", "--config cut.toml is not TOML"),
     ("--dim 130 --heads 4", "not divisible"),
     ("--dim 131072 --layers 10000", "this machine has"),
     ("--context 262144 --batch-size 262144", "batch_size times context is 68,719,476,736 tokens a step; give values"),
     ("--examples 5", "--examples is 5, which is for labelled texts and translations, and --data stdlib is neither"),
     ("--variants softmax-rope@context=32", "--variants gives a context of 32, but only labelled texts are the same"),
-    ("--task copying", "--task is for run benchmark"),
-    ("--pack there", "--pack is for run benchmark"),
+    ("--task copying", "--task and --pack are for run benchmark"),
     ("--for 1h --launcher ray", "--for is for runs of this machine, and --launcher is ray"),
-    ("--extend --dry-run", "--extend changes what is there, and --dry-run writes nothing"),
-    ("--prepare --plan", "--prepare writes the directories of all runs, and --dry-run writes nothing"),
+    ("--extend --dry-run", "--extend and --prepare change what is there, and --dry-run writes nothing"),
     ("--prepare --learning-rates 0.1,0.2", "leave out --learning-rates"),
     ("--shard", "--shard is given, and --nproc is 1; give --nproc 2 or more"),
     ("--data nonsense", "stdlib"),
@@ -158,7 +156,7 @@ def test_list_has_one_order_and_offers_first_what_can_run_here(monkeypatch, caps
 
 def test_variants_of_unequal_size_are_refused(tmp_path, monkeypatch, capsys):
     sizes = iter([(1000, 0), (1011, 0)])
-    monkeypatch.setattr(run_training, "_parameters", lambda *_: next(sizes))
+    monkeypatch.setattr(describe, "count_parameters", lambda *_: next(sizes))
     words = ["run", "convergence", "--preset", "smoke", "--variants", "softmax-none,elu+1-none"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     assert "1 %" in capsys.readouterr().err

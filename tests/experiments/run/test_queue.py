@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from experiments.cli import main
-from experiments.commands import plan, run_training
-from experiments.commands.run_training import recorded_seconds, runs_beside_each_other, runs_by_seed
+from experiments.commands import place, plan, run_training
+from experiments.commands.estimate import recorded_seconds, runs_by_seed
 from experiments.config import Config
 from experiments.objects import Job, Run
 from experiments.presets import GENERAL, get_preset
@@ -141,14 +141,14 @@ def test_what_runs_took_is_read_from_their_records(tmp_path):
     assert recorded_seconds(tmp_path, names, 30) == {"softmax-none": 7.0, "elu+1-none": 7.0}
     assert recorded_seconds(tmp_path, ["elu+1-none"], 30) == {"elu+1-none": 7.0}
     assert recorded_seconds(tmp_path, names, 40) == {}  # not finished
-    assert runs_beside_each_other(tmp_path) == 1
+    assert place.runs_beside_each_other(tmp_path) == 1
     write_run(tmp_path, "elu+1-none", 1, [{}, {}, {"seconds": 1.0, "kernel_share": 0.4}])
-    assert runs_beside_each_other(tmp_path) == 2
+    assert place.runs_beside_each_other(tmp_path) == 2
     write_run(tmp_path, "favor+-none", 1, [{}, {}, {"seconds": 1.0, "kernel_share": 0.9}])
-    assert runs_beside_each_other(tmp_path) == 2
+    assert place.runs_beside_each_other(tmp_path) == 2
     write_run(tmp_path, "favor+-none", 0, [{}, {}, {"seconds": 1.0, "kernel_share": 0.01}])
-    assert runs_beside_each_other(tmp_path) == run_training.MOST_ON_A_GPU
-    assert runs_beside_each_other(tmp_path / "nowhere") == 1
+    assert place.runs_beside_each_other(tmp_path) == place.MOST_ON_A_GPU
+    assert place.runs_beside_each_other(tmp_path / "nowhere") == 1
 
 
 def test_the_presets_of_a_gpu_have_the_sizes_that_they_tell():
@@ -235,7 +235,8 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
 
 @pytest.mark.parametrize(("device", "leaves"), [("cuda", True), ("cpu", False)])
 def test_a_gpu_whose_time_is_limited_does_not_wait_for_a_report(device, leaves):
-    trainer = SimpleNamespace(device=torch.device(device), limit=TimeLimit(10))
+    limit = SimpleNamespace(limit=TimeLimit(10))
+    trainer = SimpleNamespace(place=SimpleNamespace(device=torch.device(device)), plan=limit)
     assert run_training.leaves_the_report(trainer) == leaves
-    trainer.limit = None
+    limit.limit = None
     assert not run_training.leaves_the_report(trainer)
