@@ -3,7 +3,7 @@
 import importlib
 import os
 import platform
-from collections.abc import Sequence
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -25,11 +25,7 @@ from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.presets import PRESETS
 
-REQUIREMENTS = (
-    "torch einops numpy pandas scipy matplotlib Jinja2 rich plotext pooch psutil safetensors filelock requests msgspec "
-    "cyclopts docstring-parser performer-pytorch pillow bokeh"
-).split()
-"""the distributions of setup.cfg; their modules are called the same (but PIL), in lower case with underscores"""
+PROJECT = "linear-rope"
 OPTIONAL = {
     "tokenizers": ("texts", "run mlm, glue, long-documents, translation; --tokenizer bpe and wordpiece"),
     "scikit-learn": ("texts", "run glue of MRPC, QQP and CoLA"),
@@ -39,9 +35,7 @@ OPTIONAL = {
 """by distribution, its extra and what needs it"""
 
 
-def doctor(
-    data_dir: Path | None = None, runs: Path = Path("results/runs"), requirements: Sequence[str] = REQUIREMENTS
-) -> int:
+def doctor(data_dir: Path | None = None, runs: Path = Path("results/runs")) -> int:
     """Print what this machine has, what is missing and which presets it can run; never raises for what it examines.
 
     ``runs`` is where comparisons are written. Returns 0, or 1 when something that every run needs is missing.
@@ -62,7 +56,7 @@ def doctor(
         ],
         "Machine",
     )
-    print_pairs(console, ((name, package(name, problems)) for name in requirements), "\nPackages")
+    print_pairs(console, ((name, package(name, problems)) for name in requirements()), "\nPackages")
     print_pairs(console, ((name, optional(name)) for name in OPTIONAL), "\nFor some studies")
     print_pairs(console, data_sets(data_dir, problems), "\nData sets")
     print_pairs(console, [(str(runs), writable(runs, problems))], "\nResults")
@@ -88,6 +82,15 @@ def of_torch() -> tuple[list[str], dict[str, str]]:
         return [], {}
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices], kernels()
+
+
+def requirements() -> list[str]:
+    """The distributions that every run needs; this one, if it was not installed."""
+    try:
+        asked_for = metadata.requires(PROJECT) or []
+    except metadata.PackageNotFoundError:
+        return [PROJECT]
+    return [re.split("[^A-Za-z0-9._-]", text)[0] for text in asked_for if ";" not in text]
 
 
 def package(name: str, problems: list[str]) -> str:
