@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from experiments.objects import Run
+from experiments.records import store
 from experiments.records.csv_files import find_table, read_table
 from experiments.records.files import read_file, write_atomically
 from experiments.records.parquet import RunRows, read_rows, runs_as_parquet, texts_as_parquet
@@ -32,17 +33,7 @@ from experiments.records.record import (
     run_rows,
     run_status,
 )
-from experiments.records.schema import Comparison, MetricsRow, PackedStatus, Status
-from experiments.records.store import (
-    CONTINUED,
-    add_changes,
-    add_notes,
-    check_can_be_one,
-    check_directory,
-    check_runs,
-    differing_settings,
-    refuse_if_differing,
-)
+from experiments.records.schema import Comparison, PackedStatus, Status
 from experiments.studies.registry import STUDIES
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
 from experiments.train.tokens import FILE as TOKENIZER
@@ -62,21 +53,20 @@ def pack(directory: Path, out: Path, weights: bool = False) -> int:
         ValueError: it is none, something in it is damaged, or what is packed in ``out`` is something else; then nothing
             was written.
     """
-    check_directory(out)
-    packed = _packed(directory, out, weights)
-    trials = directory / TRIALS
-    of_trials = _packed(trials, out / TRIALS, False) if (trials / "comparison.json").exists() else _Packed({}, {})
-    for path, content in (packed.files | of_trials.files).items():
+    store.check_directory(out)
+    places = {"runs": (directory, out), "trials of learning rates": (directory / TRIALS, out / TRIALS)}
+    if not (directory / TRIALS / "comparison.json").exists():
+        del places["trials of learning rates"]
+    packed = {what: _packed(*place, weights and what == "runs") for what, place in places.items()}
+    for path, content in (file for each in packed.values() for file in each.files.items()):
         if not (path.exists() and path.read_bytes() == content):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
-    for each in (out, out / TRIALS):
-        (each / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
-    told = [
-        f"{count} {what} {state}"
-        for what, each in (("runs", packed), ("trials of learning rates", of_trials))
-        for state, count in sorted(Counter(status.state for status in each.statuses.values()).items())
-    ]
+    told = list[str]()
+    for what, (_, there) in places.items():
+        (there / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
+        counts = Counter(status.state for status in packed[what].statuses.values())
+        told += [f"{count} {what} {state}" for state, count in sorted(counts.items())]
     print(f"{out}: {', '.join(told) or 'no runs'}")
     return 0
 
@@ -90,7 +80,7 @@ class _Packed(NamedTuple):
 def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
     """What packing the comparison of a directory makes of what is packed in ``out``."""
     here = read_comparison(directory)
-    check_runs(directory, here)
+    store.check_runs(directory, here)
     comparison, statuses, rows = here, dict[str, PackedStatus](), RunRows()
     if (out / "comparison.json").exists():
         there = read_comparison(out)
@@ -103,13 +93,11 @@ def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
         _add_run(directory, out, here, run, statuses, rows)
 
     record = json.dumps(to_builtins(comparison), indent=2, ensure_ascii=False) + "\n"
-    unchanged = read_file(directory / "comparison.json", "run the comparison again")
-    files = {out / "comparison.json": unchanged if comparison == here else record.encode(errors="backslashreplace")}
-    files |= {
-        out / name: read_file(directory / name, "run the comparison again")
-        for name in AS_THEY_ARE
-        if (directory / name).exists()
-    }
+    files = {out / "comparison.json": record.encode(errors="backslashreplace")}
+    unchanged = ("comparison.json",) if comparison == here else ()
+    for name in (*unchanged, *AS_THEY_ARE):
+        if (directory / name).is_file():
+            files[out / name] = read_file(directory / name, "run the comparison again")
     files |= _tables(directory, out, {*REBUILT, *STUDIES[here.study].rebuilt})
     files |= _weights(directory, out, here) if weights else {}
     if comparison.variants:
@@ -122,46 +110,40 @@ def _add_run(
 ) -> None:
     """Add a run, or put it in the place of one that is not done, unless less is known of it than what is packed."""
     key, status = f"{run.variant}/seed{run.seed}", run_status(directory, *run)
-    ended, before = status.state in ("done", "failed"), statuses.get(key)
+    ended, before = status.state in ("done", "failed"), statuses[key].state if key in statuses else None
     all_rows = run_rows(directory, *run) if ended else []
     every = 1 if STUDIES[here.study].all_records else KEPT_EVERY
     kept = kept_rows(all_rows, here.config["steps"], every * here.config["log_every"])
-    if before is not None and before.state == "done":
-        if status.state == "done" and kept != rows.get(run, []):
-            raise ValueError(
-                f"--out {out} holds {run} with other records than {directory}: it was trained twice; remove its "
-                "directory there, or give another --out"
-            )
-        return
-    if status == Status(state="queued") or (before is not None and before.state == "failed" and not ended):
+    if before == "done" == status.state and kept != rows.get(run, []):
+        raise ValueError(
+            f"--out {out} holds {run} with other records than {directory}: it was trained twice; remove its directory "
+            "there, or give another --out"
+        )
+    if before == "done" or (before == "failed" and not ended) or status == Status(state="queued"):
         return
     if status.state == "running":
         status = replace(status, state="queued", reason=WAS_RUNNING)
     if not isinstance(status, PackedStatus):
-        status = PackedStatus(**asdict(status), tokens_per_second=_speed(all_rows))
+        speeds = [row.metrics["tokens_per_second"] for row in all_rows if "tokens_per_second" in row.metrics]
+        status = PackedStatus(**asdict(status), tokens_per_second=median(speeds) if speeds else None)
     statuses[key] = status
     rows.pop(run, None)
     if kept:
-        rows[run.variant, run.seed] = kept
-
-
-def _speed(rows: list[MetricsRow]) -> float | None:
-    speeds = [row.metrics["tokens_per_second"] for row in rows if "tokens_per_second" in row.metrics]
-    return median(speeds) if speeds else None
+        rows[run] = kept
 
 
 def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
     """The record of both: that of ``here`` if it went on from the one ``there``, else that with what is new."""
-    check_can_be_one(out, there, here)
+    store.check_can_be_one(out, there, here)
     went_on = here.created == there.created
     variants = {variant.name: variant for variant in there.variants}
     for variant in here.variants:
         known = variants.setdefault(variant.name, variant)
-        both = variant.settings, known.settings
-        # It may be found in one of them only.
-        rate = {name: value for each in both for name, value in each.items() if name == "learning_rate"}
-        now, before = (rate | each for each in both)
-        refuse_if_differing(out / variant.name, differing_settings(before, now))
+        # A learning rate may be found in one of them only.
+        rate = {name: value for name, value in (variant.settings | known.settings).items() if name == "learning_rate"}
+        store.refuse_if_differing(
+            out / variant.name, store.differing_settings(rate | known.settings, rate | variant.settings)
+        )
         more = len(variant.settings) - len(known.settings)
         variants[variant.name] = variant if more > 0 or (went_on and more == 0) else known
     merged = replace(
@@ -169,11 +151,11 @@ def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
         variants=list(variants.values()),
         seeds=sorted({*there.seeds, *here.seeds}),
         initial_weights=there.initial_weights | here.initial_weights,
-        notes=[note for note in there.notes if not went_on or note.startswith(CONTINUED)],
+        notes=[note for note in there.notes if not went_on or note.startswith(store.CONTINUED)],
     )
-    add_notes(merged, here.notes)
+    store.add_notes(merged, here.notes)
     if not went_on:
-        add_changes(merged, here, all_done=False)
+        store.add_changes(merged, here, all_done=False)
     return merged
 
 

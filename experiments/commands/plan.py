@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
-from experiments.console import say_that_it_loads
 from experiments.data.registry import load_data
 from experiments.options import BENCHMARK, RunOptions
 from experiments.presets import get_preset
@@ -109,24 +108,6 @@ def check_together(options: RunOptions) -> None:
 def data_sets_of(options: RunOptions) -> Mapping[str, Mapping[str, Any]]:
     """The data sets that a study is run on one after the other, with their settings; none if one is given."""
     return {} if "data" in options.settings else get_preset(options.preset, STUDIES[options.study]).of_data
-
-
-def run_plan(plan: Plan) -> int:
-    """Make a comparison, if there is anything to do. Returns the exit status.
-
-    Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
-    """
-    if said := nothing_to_do(plan):
-        print(said)
-        return 0
-    say_that_it_loads(f"run {plan.options.study}")
-    # From here on, because these load PyTorch.
-    from experiments.commands.run_measurements import run_measurements
-    from experiments.commands.run_training import run_training
-    from experiments.records.store import check_directory
-
-    check_directory(plan.root)
-    return run_training(plan) if plan.study.variants else run_measurements(plan)
 
 
 def nothing_to_do(plan: Plan) -> str:

@@ -5,7 +5,8 @@ from typing import Annotated, TypedDict
 from cyclopts import Group, Parameter
 from docstring_parser import parse_from_object
 
-from experiments.commands.plan import data_sets_of, make_plan, run_plan
+from experiments.commands.plan import data_sets_of, make_plan
+from experiments.commands.run_one import run_plan
 from experiments.config import SETTINGS, Config
 from experiments.console import say_that_it_loads
 from experiments.options import ALL, BENCHMARK, KINDS, RunOptions, all_values, flag, is_given, run_options

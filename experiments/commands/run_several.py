@@ -10,7 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do, run_plan
+from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do
+from experiments.commands.run_one import run_plan
 from experiments.console import command_line, make_console, printable
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
