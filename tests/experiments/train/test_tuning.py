@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 
 import pytest
@@ -15,8 +16,7 @@ from experiments.presets import get_preset
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status, write_record
 from experiments.report.tables import how_to_read, main_table, terminal_table
-from experiments.show.rates import draw_rates, rates_figure
-from experiments.studies.decay import measure as decay
+from experiments.show.rates import rates_figure
 from experiments.studies.registry import STUDIES
 from experiments.train.tuning import (
     fewest_trials,
@@ -33,6 +33,7 @@ from experiments.train.tuning import (
 )
 from experiments.variants import get_variant
 from tests.made_up import make_record, metrics_rows, repeated_rows, undrawn
+from tests.training import trained_here
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 VARIANT = "softmax-none"
@@ -40,28 +41,34 @@ VARIANT = "softmax-none"
 
 @pytest.mark.parametrize(
     ("text", "rates"),
-    [("0.002,0.001", [0.001, 0.002]), ("1e-3, 2e-3,0.001", [0.001, 0.002]), ("1,1e30", [1.0, 1e30])],
+    [
+        ("0.002,0.001", [0.001, 0.002]),
+        ("1e-3, 2e-3,0.001", [0.001, 0.002]),
+        ("1,1e30", [1.0, 1e30]),
+        ("1,1.05", [1.0, 1.05]),
+        ("1,1.04", "give rates that differ by a factor of 1.05 or more"),
+        *(
+            (text, r"give two to 9 positive numbers, 1e\+30 or less")
+            for text in (
+                "0.1,0.1",
+                "0.1,",
+                "a,b",
+                "0,0.1",
+                "nan,0.1",
+                "inf,0.1",
+                "1e31,1",
+                "0.1;0.2",
+                "1,2,3,4,5,6,7,8,9,10",
+            )
+        ),
+    ],
 )
-def test_a_grid_is_ascending_and_has_no_rate_twice(text, rates):
-    assert parse_rates(text) == rates
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["0.001,0.001", "0.001,", "a,b", "0,0.1", "nan,0.1", "inf,0.1", "1e31,1", "0.1;0.2", "1,2,3,4,5,6,7,8,9,10"],
-)
-def test_what_is_no_grid_is_refused_in_one_line_before_anything_is_written(text, tmp_path, capsys):
-    assert main(["run", "convergence", *QUICK, f"--learning-rates={text}", "--out", str(tmp_path / "out")]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"error: --learning-rates is {text!r}; give two to 9 positive numbers, 1e+30 or less")
-    assert message.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_grid_too_fine_to_be_extended_is_refused():
-    assert parse_rates("1,1.05") == [1.0, 1.05]
-    with pytest.raises(ValueError, match=r"is '1,1.04'; give rates that differ by a factor of 1.05 or more"):
-        parse_rates("1,1.04")
+def test_a_grid_is_ascending_and_has_no_rate_twice_and_what_is_none_is_refused(text, rates):
+    if isinstance(rates, list):
+        assert parse_rates(text) == rates
+    else:
+        with pytest.raises(ValueError, match=f"^--learning-rates is '{text}'; {rates}"):
+            parse_rates(text)
 
 
 GRID = (0.001, 0.002, 0.004)
@@ -130,11 +137,6 @@ def test_the_rule_finds_the_best_rate(losses, grid, rate, not_tuned, rates, on_a
         assert searched(lambda rate: -losses(rate), grid=grid, better="higher")[0] == found
 
 
-def test_with_one_seed_the_first_decides():
-    found, rounds = searched(distance_to(0.008), seeds=1)
-    assert (found.rate, [len(each) for each in rounds]) == (0.008, [3, 1, 1])
-
-
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 @pytest.mark.parametrize("number", [2, 3, 5])
 def test_the_fewest_trials_are_those_of_a_grid_with_the_best_inside(number, seeds):
@@ -144,6 +146,7 @@ def test_the_fewest_trials_are_those_of_a_grid_with_the_best_inside(number, seed
         for optimum in (grid[0] / 4, *grid, grid[-1] * 4)
     ]
     assert fewest_trials(number, seeds) == min(made)
+    assert searched(distance_to(0.008), seeds=1)[0].rate == 0.008
 
 
 def test_rates_that_are_close_have_different_names_that_say_them_exactly():
@@ -178,43 +181,34 @@ def made_up(make_comparison, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("losses", "best"),
+    ("losses", "better", "tested", "best", "figures"),
     [
-        ([3.0, 2.5, 2.75], 0.002),
-        ([3.0, 2.5, 2.0], 0.004),
-        ([2.5, 2.5], 0.001),  # equally good: the lower one
-        ([None, 2.5, 3.0], 0.002),
-        ([3.0, None], 0.001),
-        ([None, None], None),
+        ([3.0, 2.5, 2.75], "lower", "last", 0.002, [3.0, 2.5, 2.75]),
+        ([3.0, 2.5, 2.0], "lower", "last", 0.004, [3.0, 2.5, 2.0]),
+        ([2.5, 2.5], "lower", "last", 0.001, [2.5, 2.5]),  # equally good: the lower one
+        ([None, 2.5, 3.0], "lower", "last", 0.002, [math.nan, 2.5, 3.0]),
+        ([None, None], "lower", "last", None, [math.nan, math.nan]),
+        ([3.0, 2.5], "higher", "last", 0.001, [3.0, 2.5]),
+        ([3.0, 2.5], "lower", "best", 0.002, [3.0, 2.5]),
+        # The evaluations before the last one are of 50 less these.
+        ([3.0, 2.5], "higher", "best", 0.002, [47.0, 47.5]),
     ],
 )
-def test_of_a_fixed_grid_the_choice_is_the_lowest_validation_loss_at_the_end_and_never_of_a_diverged_trial(
-    made_up, losses, best
+def test_of_a_fixed_grid_the_choice_is_the_best_validation_figure_and_never_of_a_diverged_trial(
+    made_up, losses, better, tested, best, figures
 ):
     root, comparison = made_up(losses)
+    comparison.objective = replace(comparison.objective, better=better)
+    comparison.config["tested"] = tested
     found = search_of(root, comparison, VARIANT)
     assert (found.rate, found.rates, found.missing) == (best, comparison.learning_rates, [])
-
-
-def test_where_more_is_better_the_choice_is_the_highest_and_an_unfinished_trial_has_no_loss(made_up):
-    root, comparison = made_up([3.0, 2.5])
-    comparison.objective = replace(comparison.objective, better="higher")
-    assert search_of(root, comparison, VARIANT).rate == 0.001
-    assert rates_caption(comparison).startswith("Final validation")
-    assert "(higher is better)" in rates_caption(comparison)
+    by_rate = figures_of(root, comparison, VARIANT).values()
+    assert [value for values in by_rate for value in values] == pytest.approx(figures, nan_ok=True)
+    caption = rates_caption(comparison)
+    assert caption.startswith({"last": "Final", "best": "Best"}[tested] + " validation")
+    assert f"({better} is better)" in caption
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
-    assert figures_of(root, comparison, VARIANT) == {0.001: [3.0], 0.002: []}
     assert search_of(root, comparison, VARIANT).missing == [(0.002, 0)]
-
-
-def test_a_trial_that_tests_its_best_weights_has_their_figure(made_up):
-    root, comparison = made_up([3.0, 2.5])
-    comparison.config["tested"] = "best"
-    assert rates_caption(comparison).startswith("Best validation")
-    assert figures_of(root, comparison, VARIANT) == {0.001: [3.0], 0.002: [2.5]}
-    # The evaluations before the last one are of 50 less these.
-    comparison.objective = replace(comparison.objective, better="higher")
-    assert figures_of(root, comparison, VARIANT) == {0.001: [47.0], 0.002: [47.5]}
 
 
 @pytest.mark.parametrize(
@@ -241,13 +235,6 @@ def test_the_table_shows_every_trial_and_the_rate_of_the_variant(
     (row,) = rates_table(root, comparison).to_dict("records")
     by_rate = zip(("0.001", "0.002", "0.004", "0.008"), figures, strict=False)
     assert row == {"variant": VARIANT, **dict(by_rate), "trained with": told}
-
-
-def test_there_is_no_table_without_a_search_and_of_a_rate_that_is_given_it_is_shown(made_up):
-    root, comparison = made_up([3.0, 2.5])
-    (variant,) = comparison.variants
-    variant.name, variant.settings = f"{VARIANT}@learning_rate=0.001", {"learning_rate": 0.001}
-    assert rates_table(root, comparison)["trained with"].tolist() == ["0.001"]
     comparison.learning_rates = []
     assert rates_table(root, comparison) is None
 
@@ -279,16 +266,6 @@ def test_the_figure_has_a_line_of_means_a_dot_for_each_seed_and_a_ring_around_th
     assert axes.get_ylim() == pytest.approx((2.0 - 0.12, 3.5 + 0.12)), "what is far from the best is cut off"
 
 
-def test_the_figure_leaves_out_rates_that_diverge_and_a_fixed_grid_has_none(made_up):
-    root, comparison = made_up([3.0, 2.5, 2.75, None], rate_seeds=1)
-    with undrawn():
-        assert draw_rates(root, root, replace(comparison, rate_seeds=0)) is None
-        assert draw_rates(root, root, comparison).stem == "rates"
-    assert (root / "figures" / "rates.svg").exists()
-    with undrawn():
-        assert draw_rates(root / "nothing", root / "nothing", comparison) is None
-
-
 def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):
     root, comparison = made_up([3.0, 2.5])
     tuned = replace(comparison.variants[0], settings={"learning_rate": 0.002})
@@ -302,12 +279,16 @@ def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up
         for rate in (0.001, 0.002)
     }
     assert [variant.name for variant in untuned(comparison)] == ["softmax-rope@dim=64"]
+    comparison.variants = [replace(tuned, settings={})]
+    left = [trials_left(root, replace(comparison, rate_seeds=seeds))[VARIANT] for seeds in (3, 1, 0)]
+    assert left == [7, 1, 0], "of three seeds nine, less these two"
 
 
 def tuned_run(root, *more, variants=VARIANT, rates="0.1,1,1e29"):
     """At 0.1 it is lowest, at 1e29 it is not finite after a step."""
     arguments = ["run", "convergence", *QUICK, "--variants", variants, "--seeds", "2", "--out", str(root), *more]
-    return main([*arguments, *(["--learning-rates", rates] if rates else [])])
+    with trained_here():
+        return main([*arguments, *(["--learning-rates", rates] if rates else [])])
 
 
 @pytest.fixture(scope="module")
@@ -326,9 +307,8 @@ def copied(tuned, tmp_path):
 @pytest.fixture
 def _without_report(monkeypatch):
     """Figures take most of the time of so small a run."""
-    monkeypatch.setattr(run_training, "write_report", lambda root, study: root / "report.html")
+    monkeypatch.setattr(run_training, "_measure_and_report", lambda trainer, comparison: trainer.root / "report.html")
     monkeypatch.setattr(run_training, "result_table", lambda root: "")
-    monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
 
 
 def settings_of(root):
@@ -347,7 +327,7 @@ def trained(root):
 WHOLE = {0.01: ["seed0", "seed1"], 0.1: ["seed0", "seed1"], 1.0: ["seed0", "seed1"], 10.0: [], 1e29: ["seed0"]}
 
 
-def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_extended_for(tuned):
+def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_extended_for(tuned, capsys):
     assert settings_of(tuned) == {VARIANT: {"learning_rate": 0.1}}
     assert [run_config(tuned, VARIANT, seed).config["learning_rate"] for seed in (0, 1)] == [0.1, 0.1]
     assert trained(tuned) == WHOLE
@@ -367,6 +347,12 @@ def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_
     record = read_comparison(tuned / "tuning")
     assert [variant.settings["learning_rate"] for variant in record.variants] == [0.01, 0.1, 1.0, 1e29]
     assert record.seeds == [0, 1]
+    for rates, now in (("0.001,0.002", r"\[0.001, 0.002\]"), (None, r"\[\]")):  # another grid is refused
+        before = (tuned / "comparison.json").read_bytes()
+        assert tuned_run(tuned, rates=rates) == 2
+        told = rf"differs in learning_rates \(\[0.1, 1.0, 1e\+29\] there, {now} now\); give another --out"
+        assert re.search(told, capsys.readouterr().err)
+        assert (tuned / "comparison.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -381,16 +367,6 @@ def test_trials_that_the_search_did_not_ask_for_are_not_waited_for(tuned, tmp_pa
     summary = summarise(root / "tuning", read_comparison(root / "tuning")).drop_duplicates("variant")
     assert summary["planned"].tolist() == [2, 2, 2, 1]
     assert summary["unfinished"].tolist() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("rates", ["0.001,0.002", None])
-def test_another_grid_is_refused(tuned, capsys, rates):
-    before = (tuned / "comparison.json").read_bytes()
-    assert tuned_run(tuned, rates=rates) == 2
-    now = "[0.001, 0.002]" if rates else "[]"
-    told = capsys.readouterr().err
-    assert f"differs in learning_rates ([0.1, 1.0, 1e+29] there, {now} now); give another --out" in told
-    assert (tuned / "comparison.json").read_bytes() == before
 
 
 def forget_the_choice(root, **other):
@@ -421,22 +397,15 @@ def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice_and_repeat
 
 
 @pytest.mark.usefixtures("_without_report")
-def test_an_older_comparison_whose_rates_were_found_in_the_fixed_grid_keeps_to_it(copied):
-    for seed in ("seed0", "seed1"):
-        shutil.rmtree(copied / "tuning" / f"{VARIANT}@learning_rate=0.01" / seed)
-    shutil.rmtree(copied / "tuning" / f"{VARIANT}@learning_rate=1.0" / "seed1")
-    comparison = replace(read_comparison(copied), rate_seeds=0)
-    write_record(copied / "comparison.json", comparison)
+def test_an_older_comparison_whose_rates_were_found_in_the_fixed_grid_keeps_to_it_and_another_goes_on(copied):
+    for rate, seed in ((0.01, 0), (0.01, 1), (1.0, 1)):
+        shutil.rmtree(copied / "tuning" / trial_name(VARIANT, rate) / f"seed{seed}")
+    write_record(copied / "comparison.json", replace(read_comparison(copied), rate_seeds=0))
     before = trained(copied)
     assert tuned_run(copied) == 0
     assert (trained(copied), read_comparison(copied).rate_seeds) == (before, 0)
     assert rates_table(copied, read_comparison(copied))["trained with"].tolist() == ["0.1 (edge)"]
-
-
-@pytest.mark.usefixtures("_without_report")
-def test_trials_of_an_older_comparison_without_a_choice_are_gone_on_with(copied):
-    for rate, seed in ((0.01, 0), (0.01, 1), (0.1, 1), (1.0, 1)):
-        shutil.rmtree(copied / "tuning" / trial_name(VARIANT, rate) / f"seed{seed}")
+    # Without a choice it searches on.
     forget_the_choice(copied, rate_seeds=0)
     kept = copied / "tuning" / trial_name(VARIANT, 0.1) / "seed0" / "status.json"
     status = kept.read_bytes()
@@ -486,13 +455,6 @@ def test_what_there_was_no_time_for_counts_the_trials(tmp_path, capsys, monkeypa
     # Of two rates and one beyond them with two seeds each; and two runs at the rate that is known.
     assert "8 runs or more are left that there was no time for (--for), 6 of them trials of learning rates" in told
     assert "about 8.0 h one at a time" in told
-
-
-def test_trials_that_were_made_are_not_left(made_up):
-    root, comparison = made_up([3.0, 2.5], rate_seeds=3)
-    assert trials_left(root, comparison) == {VARIANT: 7}, "nine, less these two"
-    assert trials_left(root, replace(comparison, rate_seeds=1)) == {VARIANT: 1}
-    assert trials_left(root, replace(comparison, rate_seeds=0)) == {VARIANT: 0}
 
 
 def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
