@@ -31,7 +31,7 @@ from experiments.records.record import is_packed, read_comparison, run_directory
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
 from experiments.run.job import load_objective, read_job
-from experiments.show.draw import mark_floors, shown_floors
+from experiments.show.axes import mark_floors, shown_floors
 from experiments.show.rows import plotted
 from experiments.show.style import variant_style
 from experiments.train.classification import TextClassifier

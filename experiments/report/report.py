@@ -29,11 +29,9 @@ from experiments.report.tables import (
     with_something,
 )
 from experiments.show.entries import entries_of
-from experiments.show.rates import draw_rates
 from experiments.show.style import DOTS_PER_INCH
 from experiments.show.words import setting
-from experiments.study import Entries, FigureEntry, Study, TableEntry, resolve
-from experiments.train.tuning import rates_caption, rates_table
+from experiments.study import FigureEntry, Study, TableEntry, resolve
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
 CURVES = "validation"
@@ -56,7 +54,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
     root, study = evidence.root, evidence.study
     with TemporaryDirectory() as temporary:
         output = Path(temporary)
-        entries = _entries(evidence, output)
+        entries = entries_of(evidence.shown, output)
         shown = [_shown(output, entry) for entry in entries]
         figures = [entry for entry in shown if "stem" in entry]
         first = figures[0] if figures else None
@@ -116,16 +114,6 @@ def _content(evidence: Evidence) -> dict[str, Any]:
         "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
         "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",
     }
-
-
-def _entries(evidence: Evidence, output: Path) -> Entries:
-    """The figures and tables of the study, in reading order, and those of learning rates that were tried."""
-    root, comparison, entries = evidence.root, evidence.comparison, entries_of(evidence.shown, output)
-    rates = rates_table(root, comparison)
-    if rates is not None:
-        entries += filter(None, [draw_rates(root, output, comparison)])
-        entries.append(TableEntry("Learning rates", rates, rates_caption(comparison)))
-    return entries
 
 
 def settings(comparison: Comparison) -> dict[str, Any]:

@@ -190,6 +190,10 @@ class Shown(Key, kw_only=True):
     """over several of its comparisons: what makes them gets their directories"""
 
 
+LAST = ({"like": "rates"}, {"like": "rates-of-a-grid"})
+"""figures and tables at the end of every study"""
+
+
 @cache
 def shown_of(study: Study) -> Shown:
     """Raises ValueError that names the study and the key if one of its entries is not as it should be."""
@@ -202,9 +206,10 @@ def shown_of(study: Study) -> Shown:
             "quantities": quantities,
             "headline": study.headline,
             "figures": [
-                {"stem": each.get("like")} | uses_data | each for each in _entries(study.figures, common["figures"])
+                {"stem": each.get("like")} | uses_data | each
+                for each in _entries((*study.figures, *LAST[:1]), common["figures"])
             ],
-            "tables": [uses_data | each for each in _entries(study.tables, common["tables"])],
+            "tables": [uses_data | each for each in _entries((*study.tables, *LAST), common["tables"])],
             "overview": study.overview,
         }
         return msgspec.convert(entries, Shown)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from experiments.judge.statistics import estimates, finished_values
 from experiments.judge.verdicts import Row
-from experiments.records.schema import NEXT_BYTE, Comparison, Floor, ObjectiveRecord, VariantRecord
-from experiments.show.colours import LOOKS
+from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 from experiments.show.keys import Quantity, Where
+from experiments.show.style import setting_in_words
 from experiments.study import Study
 
 
@@ -73,6 +73,8 @@ class Rows:
         said["classes"] = ", ".join(map(repr, objective.classes or ()))
         is_of_one = "second class" in objective.quantity and objective.classes
         said["second_class"] = f" The second class is {objective.classes[1]!r}." if is_of_one else ""
+        said["rates"] = "search" if comparison.rate_seeds else "grid" if comparison.learning_rates else "given"
+        said["which"] = "Best" if comparison.config.get("tested") == "best" else "Final"
         named = {part.partition("=")[0] for name in self.variants for part in name.split("@")[1:]}
         said |= {"settings": bool(named - {"dim"}), "widths": "dim" in named}
         if self.variants:
@@ -87,11 +89,6 @@ class Rows:
     def holds(self, condition: Where) -> bool:
         """Whether words have the values that they have to have."""
         return all(self.words.get(name) in _listed(wanted) for name, wanted in condition.items())
-
-    def floors_of(self, quantity: Quantity, steps: int | None = None) -> list[Floor]:
-        """Of what curves show of a split."""
-        split, metric = (self.filled(quantity.where.get(name, "")) for name in ("split", "metric"))
-        return self.comparison.floors_of(metric, split, steps) if quantity.source == "runs" and split else []
 
     @cached_property
     def _values(self) -> pd.DataFrame:
@@ -237,10 +234,4 @@ def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
     if "num_features" in values and not base_name(variant).startswith("favor"):
         # Maps that draw nothing have as many features as a head has channels, paired twice as many.
         values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
-    return ", ".join(filter(None, (_said(key, value) for key, value in values.items())))
-
-
-def _said(setting: str, value: str) -> str:
-    """A setting as a figure says it."""
-    words = LOOKS["figures"].get(setting, {"any": f"{setting.replace('_', ' ')} {{}}"})
-    return str(words.get(value, words["any"])).format(value)
+    return ", ".join(filter(None, (setting_in_words(key, value) for key, value in values.items())))

@@ -83,10 +83,18 @@ def label(name: str, longest: int = LONGEST_LABEL) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
+def setting_in_words(setting: str, value: str) -> str:
+    """A setting as a figure says it; empty of what nobody needs to be told."""
+    words = LOOKS["figures"].get(setting, {"any": f"{setting.replace('_', ' ')} {{}}"})
+    return str(words.get(value, words["any"])).format(value)
+
+
 def legend_label(name: str) -> str:
-    """A variant's name as a legend shows it: its settings stand on a line of their own if it is long."""
-    shown = label(name)
-    return shown.replace("@", "\n@", 1) if len(shown) > 24 else shown
+    """A variant's name as a legend shows it: its settings in words, on a line of their own if it is long."""
+    base, *settings = name.split("@")
+    words = [setting_in_words(*each.partition("=")[::2]) for each in settings]
+    shown = label(", ".join([base, *filter(None, words)]), 60)
+    return shown.replace(", ", ",\n", 1) if settings and len(shown) > 24 else shown
 
 
 class PowersOfTen(LogFormatterSciNotation):

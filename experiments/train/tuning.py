@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import pandas as pd
 from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
@@ -108,24 +107,6 @@ def _beyond(edge: float, ratio: float, number: int, most: int) -> float | None:
     """The so many-th rate beyond an edge of the grid; None: no more are tried."""
     rate = float(f"{edge * ratio**number:.4g}")
     return rate if number <= most and 0 < rate <= LARGEST_RATE else None
-
-
-def rates_caption(comparison: Comparison) -> str:
-    objective = comparison.objective
-    which = "Best" if comparison.config.get("tested") == "best" else "Final"
-    of_trials = f"{which} validation {objective.unit} of the trials ({objective.better} is better)"
-    on_validation = "The choice is made on the validation split, what is reported is measured on the test split;"
-    if not comparison.rate_seeds:
-        return (
-            f"{of_trials}, one seed each, by peak learning rate; the variant is trained with the best of them, which "
-            f"is at the edge of the grid where it says so. {on_validation} the seed of the trials is one of those "
-            "reported."
-        )
-    return (
-        f"{of_trials} by peak learning rate: of the first seed, or the mean of as many as stand in parentheses. The "
-        "grid was extended while a variant's best stood at its edge. Not tuned: its best is the last that was tried, "
-        f"or it diverged at every rate. {on_validation} the seeds of the trials are among those reported."
-    )
 
 
 def parse_rates(text: str) -> list[float]:
@@ -265,30 +246,3 @@ def figures_of(root: Path, comparison: Comparison, variant: str) -> dict[float, 
     comparison = replace(comparison, config=_config(root, comparison))
     found = {rate: [_figure(root, comparison, variant, rate, seed) for seed in seeds] for rate, seeds in tried}
     return {rate: [value for value in values if value is not None] for rate, values in found.items()}
-
-
-def rates_table(root: Path, comparison: Comparison) -> pd.DataFrame | None:
-    """A row of strings per tuned variant: its trials' validation figures by rate, and the rate it is trained with."""
-    if not comparison.learning_rates:
-        return None
-    figures = {variant.name: figures_of(root, comparison, variant.name) for variant in comparison.variants}
-    rates = sorted({rate for of_variant in figures.values() for rate in of_variant})
-    rows = []
-    for variant in comparison.variants:
-        mine, chosen = figures[variant.name], variant.settings.get("learning_rate")
-        shown = {str(rate): _cell(mine.get(rate, []), comparison) for rate in rates}
-        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
-        tried = any(math.isfinite(value) for values in mine.values() for value in values)
-        if not comparison.rate_seeds and tried and chosen in (rates[0], rates[-1]):
-            remark = " (edge)"
-        rows.append({"variant": variant.name, **shown, "trained with": f"{chosen or 'not chosen yet'}{remark}"})
-    return pd.DataFrame(rows)
-
-
-def _cell(figures: list[float], comparison: Comparison) -> str:
-    if not figures:
-        return "-"
-    if any(map(math.isnan, figures)):
-        return "diverged" if comparison.rate_seeds else "-"
-    mean = f"{sum(figures) / len(figures):.3f}"
-    return mean if len(figures) == 1 else f"{mean} ({len(figures)})"

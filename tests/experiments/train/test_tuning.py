@@ -4,26 +4,26 @@ import json
 import math
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from experiments.judge.progress import Follower
 from msgspec.structs import replace
 
 from experiments.cli import main
 from experiments.commands import run_training
-from experiments.judge.progress import Follower
 from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status, write_record
 from experiments.report.tables import how_to_read, main_table, terminal_table
-from experiments.show.rates import rates_figure
+from experiments.show.rates import table
+from experiments.show.rates import trials as rates_tried
 from experiments.studies.registry import STUDIES
 from experiments.train.tuning import (
     fewest_trials,
     figures_of,
     parse_rates,
-    rates_caption,
-    rates_table,
     search,
     search_of,
     trial_name,
@@ -32,7 +32,7 @@ from experiments.train.tuning import (
     untuned,
 )
 from experiments.variants import get_variant
-from tests.made_up import make_record, metrics_rows, repeated_rows, undrawn
+from tests.made_up import metrics_rows, repeated_rows, undrawn
 from tests.training import trained_here
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
@@ -155,6 +155,10 @@ def test_rates_that_are_close_have_different_names_that_say_them_exactly():
     assert [get_variant(name).settings["learning_rate"] for name in names] == list(rates)
 
 
+def rates_table(root, comparison):
+    return table(SimpleNamespace(root=root, comparison=comparison))
+
+
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
     """Makes a comparison and its trials with given validation losses (None: failed); those of the test are opposite."""
@@ -204,9 +208,6 @@ def test_of_a_fixed_grid_the_choice_is_the_best_validation_figure_and_never_of_a
     assert (found.rate, found.rates, found.missing) == (best, comparison.learning_rates, [])
     by_rate = figures_of(root, comparison, VARIANT).values()
     assert [value for values in by_rate for value in values] == pytest.approx(figures, nan_ok=True)
-    caption = rates_caption(comparison)
-    assert caption.startswith({"last": "Final", "best": "Best"}[tested] + " validation")
-    assert f"({better} is better)" in caption
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
     assert search_of(root, comparison, VARIANT).missing == [(0.002, 0)]
 
@@ -253,17 +254,23 @@ def test_what_is_not_tuned_is_marked_beside_its_name_and_said_below_the_table(ma
     assert terminal_table(summary, comparison).caption.plain.count("Not tuned") == 2
 
 
-def test_the_figure_has_a_line_of_means_a_dot_for_each_seed_and_a_ring_around_the_rate_of_the_variant():
-    names = [VARIANT, "softmax-rope"]
-    comparison = make_record(variants=names, learning_rates=[0.001, 0.002], rate_seeds=2)
-    comparison.variants[0].settings = {"learning_rate": 0.002}
-    figures = {0.001: [3.0, 3.5], 0.002: [2.0, 2.5], 0.004: [2.5, 2.5], 0.008: [90.0]}
-    (axes,) = rates_figure({VARIANT: figures, "softmax-rope": {}}, comparison).axes
-    line, dots, ring = ([list(values) for values in each.get_data()] for each in axes.get_lines())
-    assert line == [[0.001, 0.002, 0.004, 0.008], [3.25, 2.25, 2.5, 90.0]]
-    assert dots == [[0.001, 0.001, 0.002, 0.002, 0.004, 0.004], [3.0, 3.5, 2.0, 2.5, 2.5, 2.5]]
-    assert ring == [[0.002], [2.25]]
-    assert axes.get_ylim() == pytest.approx((2.0 - 0.12, 3.5 + 0.12)), "what is far from the best is cut off"
+@pytest.mark.parametrize(
+    ("losses", "better", "shown"),
+    [
+        ([3.0, 2.5, 2.75, None], "lower", {0.001: 3.0, 0.002: 2.5, 0.004: 2.75}),
+        ([3.0, 2.5, 2.75, 2.0], "lower", {0.004: 2.75, 0.008: 2.0}),
+        ([3.0, 2.5, 2.75, None], "higher", {0.001: 3.0, 0.002: 2.5}),
+    ],
+)
+def test_a_figure_shows_the_best_rate_and_its_neighbours_and_a_fixed_grid_has_none(made_up, losses, better, shown):
+    root, comparison = made_up(losses, rate_seeds=1)
+    comparison.objective = replace(comparison.objective, better=better)
+    write_record(root / "comparison.json", comparison)
+    found = rates_tried(root)
+    assert dict(zip(found["rate"], found["value"], strict=True)) == shown
+    comparison.rate_seeds = 0
+    write_record(root / "comparison.json", comparison)
+    assert rates_tried(root) is None
 
 
 def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):

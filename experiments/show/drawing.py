@@ -1,0 +1,99 @@
+"""What figures of lines and of dots have in common: names, looks, and what is said above the panels."""
+
+from textwrap import fill
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure as Picture
+
+from experiments.show.axes import head
+from experiments.show.keys import Figure, Quantity
+from experiments.show.rows import Rows
+from experiments.show.style import kernel_style, label, legend_label, look_of, variant_style
+
+LETTERS = 11
+"""of an axis' name in an inch"""
+OWN_LOOK = ("variant", "encoding", "without_length")
+"""columns by which a line looks as its variant does, also in other figures"""
+DOTTED, DASHED = (0, (1, 2)), (0, (4, 2))
+BESIDE_MEANS = ("seeds", "range", "band")
+"""what is of all finished seeds at each place"""
+INTERVAL = "Mark: mean; bar: 95 % interval (Student's t)."
+NOTES = {
+    ("lines", "seeds"): "Thin: each seed. Thick: mean of the finished seeds.",
+    ("lines", "range"): "Line: mean; band: least to largest of the seeds.",
+    ("lines", "band"): "Line: mean; band: 95 % interval (Student's t).",
+    ("lines", "interval"): INTERVAL,
+    ("lines", "marks"): INTERVAL,
+    ("dots", "seeds"): "Small dots: seeds; marker: mean; line: 95 % interval (Student's t).",
+}
+"""what the marks are, by kind and spread"""
+ONE_SEED = "One seed: no mean, no interval."
+
+
+class Drawing:
+    """A figure with its rows, by quantity; ``picture`` of its kind draws it."""
+
+    def __init__(
+        self, figure: Figure, quantities: dict[str, Quantity], found: dict[str, pd.DataFrame], rows: Rows
+    ) -> None:
+        self.figure, self.rows, self.quantities = figure, rows, quantities
+        self.found = {name: self._told(name, part) for name, part in found.items()}
+        self.names = self._names() if figure.line == "variant" else {}
+
+    def _told(self, name: str, part: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a quantity, and whether each is of a run that is finished."""
+        done: Any = True
+        if self.quantities[name].source == "runs":
+            finished = {(variant, seed) for variant, seeds in self.rows.finished.items() for seed in seeds}
+            done = [run in finished for run in zip(part["variant"], part["seed"], strict=True)]
+        return part.assign(quantity=name, done=done)
+
+    def _names(self) -> dict[str, str]:
+        """What each variant is called: without what its panel's title says, and without the usual settings."""
+        facts = self.rows.facts.to_dict("records")
+        usual = next((fact["setting"] for fact in facts if fact["base"] == fact["variant"]), "")
+        name = {"kernel": "encoding", "base": "setting"}.get(self.figure.panel, "base")
+        return {
+            fact["variant"]: ", ".join(
+                dict.fromkeys([fact[name], *([fact["setting"]] if fact["setting"] not in (usual, "") else [])])
+            )
+            for fact in facts
+        }
+
+    def text(self, value: Any) -> str:
+        """The name of a line, or of a row of dots; and how many of its runs failed."""
+        if self.figure.line != "variant":
+            return legend_label(str(value))
+        told = label(self.names.get(value, str(value)), 60)
+        return f"{told}\n({self.rows.failures[value]})" if value in self.rows.failures else told
+
+    def wrapped(self, text: str, inches: float) -> str:
+        """The name of an axis of this length."""
+        return "\n".join(fill(line, int(LETTERS * inches)) for line in self.rows.filled(text).split("\n"))
+
+    def looks(self, values: pd.DataFrame) -> dict[Any, dict[str, Any]]:
+        """A look for each value of the column of lines: a variant's own, or one of a list, the same in every panel."""
+        line = self.figure.line
+        if "kernel" in values and "variant" not in values:  # competitors, which nobody trained
+            first = values.drop_duplicates(line)[[line, "kernel", "position"]].to_numpy()
+            return {value: kernel_style(kernel, position) for value, kernel, position in first}
+        if line in OWN_LOOK:
+            first = values.drop_duplicates(line)[[line, "variant"]].to_numpy()
+            return {
+                value: variant_style(self.rows.variants[name])
+                | ({"markerfacecolor": "white"} if line == "without_length" and "@" in value else {})
+                for value, name in first
+                if name in self.rows.variants
+            }
+        return {value: look_of(place) for place, value in enumerate(values[line].dropna().unique())}
+
+    def finish(self, picture: Picture, more: str = "") -> Picture:
+        """The line at the head."""
+        spread = NOTES.get((self.figure.kind, self.figure.spread), "")
+        if self.figure.spread in BESIDE_MEANS and len(self.rows.comparison.seeds) == 1:
+            spread = ONE_SEED
+        if self.figure.uses_data:
+            note = " ".join(filter(None, [self.rows.filled(self.figure.note), spread]))
+            head(picture, self.rows.comparison, note + more)
+        return picture
