@@ -90,16 +90,7 @@ def _escaped(text: str) -> str:
 
 def command_line(words: Iterable[str]) -> str:
     """The command of some words, as a shell takes it."""
-    return " ".join([program(), *map(_quoted, words)])
-
-
-def _quoted(argument: str) -> str:
-    """The argument as a shell takes it; the bytes of a file name that is not text as bash, ksh and zsh write them."""
-    if argument.isprintable() or not any("\udc80" <= character <= "\udcff" for character in argument):
-        return shlex.quote(argument)
-    escapes: dict[str, str | int | None] = {"\\": r"\\", "'": r"\'"}
-    escapes |= {chr(0xDC00 + byte): f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
-    return f"$'{argument.translate(str.maketrans(escapes))}'"
+    return shlex.join([*program().split(), *words])
 
 
 def available_cores() -> int:

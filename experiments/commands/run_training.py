@@ -25,10 +25,9 @@ from experiments.records.schema import Comparison, Origin
 from experiments.report.report import result_table, write_report
 from experiments.run.display import Display
 from experiments.run.extend import as_it_was, extend, extended_config, was_stopped
-from experiments.run.loop import Ended
+from experiments.run.loop import Ended, follow
 from experiments.run.plan import Training, prepare_runs
 from experiments.run.reuse import ReusableRun, reusable_runs, take_over
-from experiments.run.runs import train_runs
 from experiments.run.time_limit import TimeLimit
 from experiments.study import resolve
 from experiments.trackers.registry import parse_trackers
@@ -145,8 +144,13 @@ class _Trainer:
             runs = sorted(runs, key=lambda run: run_status(at, *run).state == "failed")
         silence = self.plan.options.run_timeout
         with Display(self.console, runs, done, training.config.steps, self.objective.loss_unit) as display:
-            ended = train_runs(training, runs, self.place.launcher, display, self.plan.limit, silence)
-        self.failures |= {(at, run): each for run, each in ended.items()}
+            for event in follow(training, runs, self.place.launcher, silence, self.plan.limit):
+                display.show(event)
+                if isinstance(event, Ended) and event.state != "done" and not self._had_no_time(event):
+                    self.failures[at, event.run] = event
+
+    def _had_no_time(self, ended: Ended) -> bool:
+        return self.plan.limit is not None and self.plan.limit.reached and ended.state == "queued"
 
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take: what runs took before on this machine, or else by trial steps."""

@@ -122,10 +122,10 @@ def open_to_append(path: Path) -> io.FileIO:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that at any moment, also after a power cut, either the old or the new content is there, whole.
 
-    What UTF-8 cannot hold (a name of bytes that are not text) is written as its escape.
+    What UTF-8 cannot hold (a name of bytes that are not text) becomes a question mark.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    data = content.encode(errors="replace") if isinstance(content, str) else content
     try:
         with create(temporary) as file:
             file.write(data)

@@ -3,10 +3,8 @@
 import os
 import socket
 import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLease, Timeout
@@ -110,24 +108,3 @@ def holder_of(directory: Path) -> str | None:
     """Who has the lease of a run's directory, or had it to its end; None: nobody."""
     owner = SoftFileLease(directory / LEASE).owner
     return owner and f"process {owner.pid} on {owner.hostname.partition('?')[0]}"
-
-
-def live_holders(directories: Iterable[Path]) -> dict[Path, str]:
-    """Who renews the lease of which of some directories; waits for longer than that takes if there are leases."""
-    before = {directory: renewed for directory in directories if (renewed := _renewed(directory))}
-    if before:
-        time.sleep(2 * RENEWED)
-    return {each: holder_of(each) or "it" for each in before if _renewed(each) not in (None, before[each])}
-
-
-def _renewed(directory: Path) -> int | None:
-    with suppress(FileNotFoundError):
-        return os.stat(directory / LEASE).st_mtime_ns
-    return None
-
-
-@cache
-def machine() -> str:
-    """This machine since it was started."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else uuid.getnode()}"

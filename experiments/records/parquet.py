@@ -1,7 +1,7 @@
 """Parquet files of packed results: the rows of runs, and tables. pyarrow, which reads and writes them, is an extra."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,20 +50,19 @@ def runs_as_parquet(runs: RunRows, statuses: Mapping[str, Status]) -> bytes:
         for row in rows
         for metric, value in row.metrics.items()
     ]
-    arrow = pyarrow()
     columns = zip(*cells, strict=True) if cells else [[] for _ in COLUMNS]
-    table = arrow.table([list(column) for column in columns], schema=_schema(arrow))
-    return _to_bytes(arrow, table, {STATUSES: msgspec.json.encode(dict(sorted(statuses.items())))})
+    table = pyarrow().table([list(column) for column in columns], schema=_schema())
+    return _to_bytes(table, {STATUSES: msgspec.json.encode(dict(sorted(statuses.items())))})
 
 
 def read_rows(path: Path) -> RunRows:
     """The rows of a runs.parquet. Raises ValueError that names it if it is damaged or has other columns."""
-    return _read_rows(path, _version(path))
+    return _read_runs(path, _version(path))[0]
 
 
 def read_statuses(path: Path) -> bytes | None:
-    """The statuses of a runs.parquet, in JSON; None: it has none. Raises ValueError that names it if it is damaged."""
-    return _read_statuses(path, _version(path))
+    """The statuses of a runs.parquet, in JSON; None: it has none. Raises ValueError as read_rows."""
+    return _read_runs(path, _version(path))[1]
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -71,52 +70,39 @@ def _version(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@lru_cache(maxsize=8)
-def _read_statuses(path: Path, version: tuple[int, ...]) -> bytes | None:
-    arrow, content = pyarrow(), read_file(path, REMEDY)
-    try:
-        metadata: dict[bytes, bytes] = _attempt(arrow, arrow.parquet.read_metadata, content).metadata or {}
-    except ValueError as error:
-        raise wrong_file(str(path), str(error), REMEDY) from None
-    return metadata.get(STATUSES)
-
-
 @lru_cache(maxsize=8)  # a report asks for each run by itself
-def _read_rows(path: Path, version: tuple[int, ...]) -> RunRows:
-    arrow, content = pyarrow(), read_file(path, REMEDY)
+def _read_runs(path: Path, version: tuple[int, ...]) -> tuple[RunRows, bytes | None]:
+    schema, content = _schema(), read_file(path, REMEDY)
     try:
-        table = _read(arrow, content)
-        if not table.schema.equals(_schema(arrow)):
+        table, metadata = _read(content)
+        if not table.schema.equals(schema):
             raise ValueError(f"has other columns, or of other types, than {', '.join(COLUMNS)}")
     except ValueError as error:
         raise wrong_file(str(path), str(error), REMEDY) from None
     runs: RunRows = {}
-    for variant, seed, step, tokens, split, metric, value in zip(*map(_cells, table.columns), strict=True):
+    for variant, seed, step, tokens, split, metric, value in zip(*table.to_pydict().values(), strict=True):
         rows = runs.setdefault((variant, seed), [])
         if not rows or (rows[-1].step, rows[-1].split) != (step, split):
             rows.append(MetricsRow(step, tokens, split, {}))
         rows[-1].metrics[metric] = value
-    return runs
+    return runs, metadata.get(STATUSES)
 
 
 def texts_as_parquet(table: "pd.DataFrame") -> bytes:
     """A table of texts as a file in which whole numbers and numbers are such; an empty cell among them is a null."""
-    arrow = pyarrow()
-    return _to_bytes(arrow, arrow.table({name: _typed(arrow, list(table[name])) for name in table}))
+    return _to_bytes(pyarrow().table({name: _typed(list(table[name])) for name in table}))
 
 
 def read_texts(content: bytes) -> "pd.DataFrame":
     """The texts of such a file. Raises ValueError if it is damaged."""
     import pandas as pd  # not on import: commands that read no table start without it
 
-    table = _read(pyarrow(), content)
-    return pd.DataFrame(
-        {name: _texts(_cells(column)) for name, column in zip(table.column_names, table.columns, strict=True)},
-        dtype=str,
-    )
+    table, _ = _read(content)
+    return pd.DataFrame({name: _texts(cells) for name, cells in table.to_pydict().items()}, dtype=str)
 
 
-def _typed(arrow: Any, texts: list[str]) -> Any:
+def _typed(texts: list[str]) -> Any:
+    arrow = pyarrow()
     for convert, kind in ((int, arrow.int64()), (float, arrow.float64())):
         try:
             cells = [convert(text) if text else None for text in texts]
@@ -131,30 +117,26 @@ def _texts(cells: list[Any]) -> list[str]:
     return ["" if cell is None else FLOATS % cell if isinstance(cell, float) else str(cell) for cell in cells]
 
 
-def _schema(arrow: Any) -> Any:
+def _schema() -> Any:
+    arrow = pyarrow()
     return arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
 
 
-def _to_bytes(arrow: Any, table: Any, metadata: dict[bytes, bytes] | None = None) -> bytes:
+def _to_bytes(table: Any, metadata: Mapping[bytes, bytes] = {}) -> bytes:
+    arrow = pyarrow()
     sink = arrow.BufferOutputStream()
     with arrow.parquet.ParquetWriter(sink, table.schema, compression="zstd") as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata(metadata or {})
+        writer.add_key_value_metadata(metadata)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
-def _read(arrow: Any, content: bytes) -> Any:
-    return _attempt(arrow, arrow.parquet.read_table, content)
-
-
-def _attempt(arrow: Any, read: Callable[[Any], Any], content: bytes) -> Any:
+def _read(content: bytes) -> tuple[Any, dict[bytes, bytes]]:
+    """The table and the metadata of a file."""
+    arrow = pyarrow()
     try:
-        return read(arrow.BufferReader(content))
+        file = arrow.parquet.ParquetFile(arrow.BufferReader(content))
+        return file.read(), file.metadata.metadata or {}
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"is no Parquet file ({error})") from None
-
-
-def _cells(column: Any) -> list[Any]:
-    cells: list[Any] = column.to_pylist()
-    return cells

@@ -10,7 +10,6 @@ directory besides went on, or was begun anew, there. The config.json of a packed
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -49,19 +48,13 @@ def run_directory(root: Path, variant: str, seed: int) -> Path:
 def decoded(content: bytes, kind: type[T], where: str, remedy: str) -> T:
     """A JSON text as a value of a type. Raises ValueError, one line that begins with ``where``, if it is not one."""
     try:
-        try:
-            return msgspec.json.decode(content, type=kind)
-        except msgspec.DecodeError:
-            # A file's name need not be text; half of a pair of surrogates in a record becomes its escape as text.
-            return msgspec.json.decode(re.sub(rb"(?i)(?=\\ud[89a-f])", rb"\\", content), type=kind)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
         problem = f"{problem[:1].lower()}{problem[1:]}"
         said = f"at {place.strip('`')}: {problem}" if place else f"is wrong: {problem}"
         raise wrong_file(where, said, remedy) from None
-    except RecursionError:
-        raise wrong_file(where, "is nested too deeply", remedy) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise wrong_file(where, f"is not JSON ({error})", remedy) from None
 
 

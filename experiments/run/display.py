@@ -1,6 +1,7 @@
 """What a running comparison shows: bars on a terminal or in a notebook, plain lines elsewhere."""
 
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 
 from rich.console import Console
@@ -86,7 +87,8 @@ class Display:
         return "unknown time left" if seconds is None or seconds < 0 else f"{duration(seconds)} left"
 
     def _print(self, line: str) -> None:
-        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError):  # of an output that goes nowhere, to a full disk say: the runs are more important
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def rates(event: Advanced, unit: str) -> str:

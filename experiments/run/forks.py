@@ -73,8 +73,8 @@ def _train(directory: Path, variables: dict[str, str], is_forked: bool) -> int:
     os.environ.update(variables)
     try:
         log = open_to_append(directory / "log.txt")
-    except OSError as error:
-        return UNRECORDED + (error.errno or 0)
+    except OSError:
+        return UNRECORDED
     for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log.fileno()), (2, log.fileno())):
         os.dup2(descriptor, stream)
     if not is_forked:

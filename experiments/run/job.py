@@ -3,14 +3,16 @@
 All it is given is the run's directory. What must last goes into ``status.json``, which is touched as a sign of life.
 """
 
-import json
 import os
 import signal
+import socket
+import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -18,20 +20,19 @@ import torch
 from filelock import SoftFileLease, Timeout
 
 from experiments.config import Config
-from experiments.console import PLAIN_SECONDS
+from experiments.console import PLAIN_SECONDS, install_command
 from experiments.data.registry import load_data
 from experiments.extensions import load_plugin
-from experiments.objects import Job, Run
+from experiments.objects import Job, Run, python
 from experiments.records import environment
-from experiments.records.files import check_links, read_file, remove_leftovers
-from experiments.records.lock import LeaseLost, check_lease, machine, run_lease
-from experiments.records.record import is_finished, read_comparison, read_record, run_directory
+from experiments.records.files import check_links, remove_leftovers
+from experiments.records.lock import LeaseLost, check_lease, run_lease
+from experiments.records.record import is_finished, read_comparison, read_record, run_directory, write_record
 from experiments.records.schema import RunConfig
 from experiments.run.display import closing_line, rates
 from experiments.run.loop import UNRECORDED, Advanced, Ended
-from experiments.run.peers import check_can_share, peers, started_processes
-from experiments.run.plan import JobRecord, write_job, write_status, write_that_it_is_trained
-from experiments.run.signals import stop_signals_are_collected
+from experiments.run.plan import JobRecord, write_status, write_that_it_is_trained
+from experiments.run.signals import STOP_SIGNALS, stop_signals_are_collected
 from experiments.trackers.registry import TrackedRun, Trackers
 from experiments.train.chosen_objective import make_objective
 from experiments.train.group import Group, connect, tells_of_a_lost_process
@@ -47,41 +48,80 @@ SIGN_SECONDS = 1.0
 """between two signs of life"""
 
 
+def check_can_share(batch_size: int, count: int) -> None:
+    """Raises ValueError unless so many processes can share a batch evenly, and can be connected."""
+    if batch_size % count:
+        other = batch_size + -batch_size % count
+        raise ValueError(
+            f"batch_size is {batch_size}, which {count} processes cannot share evenly; give a multiple of it, "
+            f"such as {other}, or another number of processes"
+        )
+    if count > 1 and find_spec("accelerate") is None:
+        raise ValueError(
+            f"{count} processes (of --nproc, or of torchrun) are to train one run, which needs accelerate; give "
+            f"{install_command('distributed')}, or start one process"
+        )
+
+
 def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
     """Train what is left of the run in a directory, in this process, and print how it goes.
 
-    Where torchrun has started several processes, this is one of them, and they train it together. ``trackers`` follow
-    the run from now on; none: those that its comparison was run with.
+    Where torchrun has started several processes, this is one of them, and they train it together; this process becomes
+    torchrun if there are to be several, and it has started none. ``trackers`` follow the run from now on; none: those
+    that its comparison was run with.
 
-    Returns the exit status: 0 done, 1 failed, 130 or 143 stopped after a checkpoint; UNRECORDED and an error's number,
-    if how it ended could not be written.
+    Returns the exit status: 0 done, 1 failed, 130 or 143 stopped after a checkpoint, UNRECORDED.
 
     Raises:
         ValueError: it is not the directory of a run that a comparison has made, or so many processes cannot train it.
     """
     job, record, needed = read_job(path)
-    count, rank = started_processes()
-    check_can_share(record.config["batch_size"], count if count > 1 else needed.nproc)
+    count, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    several = max(count, needed.nproc)
+    check_can_share(record.config["batch_size"], several)
     check_links(job.directory)
+    if trackers and rank == 0:
+        write_record(job.directory / "job.json", msgspec.structs.replace(needed, trackers=list(trackers)))
+    is_done = is_finished(job.root, *job.run, record.config["steps"])
+    if several > count and not is_done:
+        _become_torchrun(job, several)
     with stop_signals_are_collected() as received:
         if rank > 0:
-            return train_as_peer(job, received)
-        status = None
+            return 0 if is_done else _train_as_peer(job, received)
         try:
-            if trackers:
-                write_job(job, msgspec.structs.replace(needed, trackers=list(trackers)))
-            done = is_finished(job.root, *job.run, record.config["steps"])
-            ended = Ended(job.run, "done") if done else _train_here(job, received, count)
-        except OSError as error:
-            status = UNRECORDED + (error.errno or 0)
-            ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
-    with suppress(OSError):  # of a full disk, with the log on it
+            ended = Ended(job.run, "done") if is_done else _train_here(job, received, several)
+        except OSError:
+            with suppress(OSError):  # of a full disk, with the log on it
+                traceback.print_exc()
+            return UNRECORDED
+    with suppress(OSError):
         print(closing_line(ended), flush=True)
-    return status or {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
+    return {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
 
 
-def _train_here(job: Job, received: list[int], started: int) -> Ended:
-    """Train, and record how it ended; of ``started`` processes as the first one. Raises OSError if that cannot be."""
+def _become_torchrun(job: Job, count: int) -> None:
+    """Go on as torchrun, which starts the command of the run so many times, and ends all when one has ended."""
+    options = ["--standalone", "--nproc-per-node", str(count), *job.command[len(python()) :]]
+    if len(python()) > 1:
+        os.environ["PYTHONSAFEPATH"] = "1"  # as -P, of the processes that it starts
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    os.execv(sys.executable, [*python(), "-m", "torch.distributed.run", *options])
+
+
+def _train_as_peer(job: Job, received: list[int]) -> int:
+    """Train beside the first process, which writes the files, says when to stop and records how the run ended."""
+    try:
+        train_job(job, True, RunLog())
+    except RunStopped:
+        return 128 + (received[0] if received else signal.SIGTERM)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _train_here(job: Job, received: list[int], count: int) -> Ended:
+    """Train as the first of ``count`` processes, and record how it ended. Raises OSError if that cannot be."""
     lease = run_lease(job.directory)
     try:
         lease.acquire(timeout=LEASE_SECONDS, poll_interval=0.5, cancel_check=lambda: bool(received))
@@ -93,7 +133,10 @@ def _train_here(job: Job, received: list[int], started: int) -> Ended:
     try:  # held until the end is recorded, so that nobody else's status is overwritten
         ended = Ended(job.run, "done")
         try:
-            _train(job, lease, received, started)
+            remove_leftovers(job.directory)
+            device = read_job(job.directory)[2].device
+            write_that_it_is_trained(job.directory, environment.software(device))
+            train_job(job, count > 1, JobLog(job, lease, received))
         except RunStopped as error:
             ended = Ended(job.run, "queued", str(error))
         except (RunFailed, LeaseLost) as error:
@@ -140,33 +183,6 @@ class JobLog(RunLog):
         write_status(self._job.directory, "running", note=sentence)
 
 
-def _train(job: Job, lease: SoftFileLease, received: list[int], started: int) -> None:
-    remove_leftovers(job.directory)
-    needed = read_job(job.directory)[2]
-    write_that_it_is_trained(job.directory, environment.software(needed.device))
-    several = started > 1 or needed.nproc > 1
-    with peers(job, needed.nproc) if started == 1 and several else nullcontext():
-        train_job(job, several, JobLog(job, lease, received))
-
-
-def train_as_peer(job: Job, received: list[int]) -> int:
-    """Train beside the first process, which writes the files, says when to stop and records how the run ended.
-
-    Returns the exit status.
-    """
-    try:
-        if not is_finished(job.root, *job.run, read_job(job.directory)[1].config["steps"]):
-            train_job(job, True, RunLog())
-    except RunStopped:
-        return 128 + (received[0] if received else signal.SIGTERM)
-    except RunFailed:
-        return 1
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
 def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
     """The job of a run's directory, and its config.json and job.json. Raises ValueError if it is no such directory."""
     directory = Path(os.path.abspath(path))
@@ -174,12 +190,7 @@ def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
     job = Job(Run(config.variant, config.seed), directory)
     if not str(directory).endswith(f"{os.sep}{run_directory(Path(), config.variant, config.seed)}"):
         raise ValueError(f"{path} holds the config.json of {job.run}; give the directory of a run: .../VARIANT/seedK")
-    file, remedy = directory / "job.json", "run its comparison again, which writes it"
-    try:
-        # The paths in it need not be text, which msgspec does not read.
-        return job, config, msgspec.convert(json.loads(read_file(file, remedy)), JobRecord)
-    except (msgspec.ValidationError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is damaged ({error}); {remedy}") from None
+    return job, config, read_record(directory / "job.json", JobRecord, "run its comparison again, which writes it")
 
 
 def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> Objective:
@@ -202,7 +213,6 @@ def train_job(job: Job, several: bool, log: RunLog) -> None:
         RunFailed, RunStopped, OSError: as ``Trainer.fit``; or the data are no longer those of the comparison.
     """
     _, record, needed = read_job(job.directory)
-    _check_machine(needed, log.note)
     for module in needed.plugins:
         load_plugin(module)
     config, objective = Config(**record.config), load_objective(job, record, needed)
@@ -213,7 +223,7 @@ def train_job(job: Job, several: bool, log: RunLog) -> None:
         raise RunFailed(f"the encoder in {config.initial_weights} changed while the comparison ran")
     device = torch.device(needed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
+        raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {socket.gethostname()}")
     group = connect(device, config.threads, needed.shard) if several else Group(device)
     tracked = TrackedRun(job.root, job.directory, *job.run, record.config)
     try:
@@ -227,21 +237,3 @@ def train_job(job: Job, several: bool, log: RunLog) -> None:
         raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
     finally:
         group.close()
-
-
-def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:
-    """Note what this machine has in other versions than the comparison's. Raises RunFailed if it has other code."""
-    code = environment.code_sha256()
-    if needed.machine not in ("", machine()) and needed.code_sha256 != code:
-        raise RunFailed(
-            f"{_host()} has other code of linear-rope than the machine that its comparison was given on (sha256 "
-            f"{code[:12]}, there {needed.code_sha256[:12]}); install the same on both, or give the command again"
-        )
-    here = environment.versions()
-    told = {name: there for name, there in needed.versions.items() if name != environment.PROOFS}
-    if differing := [f"{name} {here.get(name)} (there {x})" for name, x in told.items() if here.get(name) != x]:
-        note(f"trained on {_host()} with other versions than its comparison: {', '.join(differing)}")
-
-
-def _host() -> str:
-    return machine().partition(" ")[0]

@@ -1,7 +1,8 @@
 """The one loop over all launchers: it starts runs, reads of their files how far they are, and stops them.
 
 A launcher starts processes, on this machine or others. Nothing is sent from a run to whoever started it: what lasts
-(status.json, metrics.jsonl, checkpoints) is written by the run itself, and read here as ``watch`` reads it.
+(status.json, metrics.jsonl, checkpoints) is written by the run itself, and read here as ``watch`` reads it. Whatever
+ends a run, the others go on.
 """
 
 import json
@@ -12,28 +13,26 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from experiments.objects import Job, Run
-from experiments.records.lock import holder_of, live_holders
+from experiments.records.lock import holder_of
 from experiments.records.record import read_record
 from experiments.records.schema import State, Status
+from experiments.run.plan import Training, prepare_runs, write_status
 from experiments.run.signals import Stopped, stop_signals_are_collected
 from experiments.run.time_limit import TimeLimit
 
 LOOK_SECONDS, LOOK_ELSEWHERE = 0.1, 1.0
 """between two looks at the runs"""
-LONGEST_PAUSE = 5
-"""seconds; the loop comes round more often, unless its process was stopped"""
+LONGEST_LOOK = 5
+"""seconds that one look counts for in a run's silence: this process may have been stopped for longer"""
 OUT_OF_TIME = "there was no time to end it (--for)"
 STOP_SECONDS = 10
 """that runs have for a checkpoint when the time is over"""
-KILL_SECONDS = 5
-"""to wait for a killed process: it may hang in the system, where no signal reaches it"""
-UNRECORDED = 192
-"""and the error's number is the exit status of a run that could not write how it ended"""
+UNRECORDED = 74
+"""exit status of a run that could not write how it ended"""
 
 
 class Process(Protocol):
@@ -87,9 +86,13 @@ Event = Started | Advanced | Ended
 
 
 def follow(
-    jobs: Sequence[Job], launcher: Launcher, silence: float = math.inf, limit: TimeLimit | None = None
+    training: Training,
+    runs: Sequence[Run],
+    launcher: Launcher,
+    silence: float = math.inf,
+    limit: TimeLimit | None = None,
 ) -> Iterator[Event]:
-    """Run every job that there is time for; of each there is a Started, any number of Advanced and one Ended.
+    """Train every run that is not done and that there is time for; of each there is an Ended, and its status says it.
 
     A run that writes nothing for so many seconds of ``silence`` is killed. The ``limit`` learns how long runs take.
 
@@ -97,34 +100,38 @@ def follow(
         Stopped: SIGINT or SIGTERM came, and all have stopped after a checkpoint; a second signal kills them.
         ValueError: the launcher can start no more; all have been told to stop.
     """
-    waiting, running = deque(jobs), list[_Running]()
+    waiting, running = deque[Job](), list[_Running]()
+    for run in runs:
+        try:
+            if limit:
+                training.drop(run)  # a machine may have been taken away while it was trained there
+            waiting.extend(prepare_runs(training, [run]))
+        except OSError as error:
+            yield Ended(run, "failed", f"{type(error).__name__}: {error}")
     elsewhere = bool(getattr(launcher, "elsewhere", False))
-    if elsewhere and (trained := live_holders(job.directory for job in waiting)):  # of a command that was killed
-        for job in [job for job in waiting if job.directory in trained]:
-            waiting.remove(job)
-            told = f"an earlier job trains it ({trained[job.directory]}); give the command again when it ends"
-            yield Ended(job.run, "running", told)
     with stop_signals_are_collected() as stop:
         looked = time.monotonic()
         while running or (waiting and not stop):
             if not stop and (some := _next(waiting, launcher.room - len(running), limit)):
-                yield from _start(some, launcher, running, elsewhere)
+                started = [_Running(job, elsewhere) for job in some]
+                yield from _start(started, launcher, running)
             time.sleep(LOOK_ELSEWHERE if elsewhere else LOOK_SECONDS)
-            paused, looked = time.monotonic() - looked, time.monotonic()
+            passed, looked = time.monotonic() - looked, time.monotonic()
             out_of_time = bool(running) and limit is not None and limit.is_over()
             for each in list(running):
-                if paused > LONGEST_PAUSE:
-                    each.heard += paused  # this process was stopped for a while, and looked at nothing
+                each.silence += min(passed, LONGEST_LOOK)
                 yield from each.news()
                 if (ended := each.ended(out_of_time)) is not None:
                     running.remove(each)
+                    yield ended
                     if limit and ended.state == "done":
                         limit.ends(each.job)
-                    yield ended
+                    if limit and limit.reached and ended.state == "queued":
+                        training.drop(ended.run)
                 elif stop or out_of_time:
                     each.stop(len(stop) > 1, STOP_SECONDS if out_of_time else silence)
-                else:
-                    each.kill_if_silent(silence)
+                elif each.has_begun and each.silence > silence:
+                    each.kill_silent(silence)
     if stop:
         raise Stopped(stop[0])
 
@@ -142,63 +149,60 @@ def _next(waiting: deque[Job], room: int, limit: TimeLimit | None) -> list[Job]:
     return some
 
 
-def _start(some: list[Job], launcher: Launcher, running: "list[_Running]", elsewhere: bool) -> Iterator[Event]:
-    known = [_signs(job.directory) for job in some]
-    if not elsewhere:
-        yield from (Started(job.run) for job in some)
+def _start(some: "list[_Running]", launcher: Launcher, running: "list[_Running]") -> Iterator[Event]:
+    yield from (Started(each.job.run) for each in some if each.has_begun)
     try:
-        processes = launcher.start(some)
+        processes = launcher.start([each.job for each in some])
     except OSError as error:
         reason = f"its process could not be started ({type(error).__name__}: {error})"
-        yield from (Ended(job.run, "failed", reason) for job in some)
+        yield from (_recorded(each.job, Ended(each.job.run, "failed", reason)) for each in some)
         return
     except ValueError:
         for each in running:
             each.process.stop(now=False)
         raise
-    for job, process, signs in zip(some, processes, known, strict=True):
-        running.append(_Running(job, process, signs, elsewhere, has_begun=not elsewhere))
+    for each, process in zip(some, processes, strict=True):
+        each.process = process
+        running.append(each)
 
 
-@dataclass
 class _Running:
-    job: Job
-    process: Process
-    signs: Any
-    elsewhere: bool
-    has_begun: bool
-    """whether it was told that it started: elsewhere a run may wait for long"""
-    heard: float = field(default_factory=time.monotonic)
-    asked: float = math.inf
-    """since when it is to stop"""
-    killed: float = math.inf
-    step: int = 0
-    silent: str = ""
+    """A run's process, what is known of it from the run's files, and what was done to it."""
 
-    def __post_init__(self) -> None:
-        self._holders = [holder_of(self.job.directory)]  # of its lease; the first one may be of long ago
-        self._metrics = self.job.directory / "metrics.jsonl"
+    process: Process
+
+    def __init__(self, job: Job, elsewhere: bool) -> None:
+        self.job, self._elsewhere = job, elsewhere
+        self.has_begun = not elsewhere
+        """whether it was told that it started: elsewhere a run may wait for long"""
+        self._step, self.silence = 0, 0.0
+        self._asked = math.inf
+        """since when it is to stop"""
+        self._was_killed, self._was_silent = False, ""
+        self._holders = [holder_of(job.directory)]  # of its lease; the first one may be of long ago
+        self._metrics = job.directory / "metrics.jsonl"
         self._read = self._metrics.stat().st_size if self._metrics.exists() else 0
+        self._signs = _signs(job.directory)
 
     def news(self) -> Iterator[Event]:
         """That it started, or begun again, and its newest progress."""
-        if (signs := _signs(self.job.directory)) == self.signs:
+        if (signs := _signs(self.job.directory)) == self._signs:
             return
-        self.signs, self.heard = signs, time.monotonic()
+        self._signs, self.silence = signs, 0.0
         if not self.has_begun:
             self.has_begun = True
             yield Started(self.job.run)
-        if self.elsewhere and (holder := holder_of(self.job.directory)) and holder not in self._holders:
+        if self._elsewhere and (holder := holder_of(self.job.directory)) and holder not in self._holders:
             self._holders.append(holder)
             if len(self._holders) > 2:
                 yield Started(self.job.run, lost=str(self._holders[-2]))
         for row in [row for row in self._rows() if row.get("split") == "train"][-1:]:
-            self.step = row["step"]
-            yield Advanced(self.job.run, self.step, row["loss"], row["tokens_per_second"])
+            self._step = row["step"]
+            yield Advanced(self.job.run, self._step, row["loss"], row["tokens_per_second"])
 
     def _rows(self) -> list[dict[str, Any]]:
         """What was written since the last look, whole lines."""
-        with suppress(OSError, ValueError, KeyError), open(self._metrics, "rb") as file:
+        with suppress(OSError, ValueError), open(self._metrics, "rb") as file:
             file.seek(self._read)
             lines, newline, _ = file.read().rpartition(b"\n")
             self._read += len(lines + newline)
@@ -206,35 +210,33 @@ class _Running:
         return []
 
     def ended(self, out_of_time: bool) -> Ended | None:
-        """How it ended, if it did, or cannot be waited for any longer."""
+        """How it ended, if it did; its status says so from then on."""
         status = self.process.poll()
-        if status is None and time.monotonic() - self.killed < KILL_SECONDS:
+        if status is None:
             return None
-        ended = how_it_ended(self.job, -signal.SIGKILL if status is None else status)
-        if ended.state == "done":
-            return ended
-        if self.silent:
-            return Ended(self.job.run, "failed", self.silent)
-        if out_of_time and (ended.state == "queued" or self.killed < math.inf):
-            return Ended(self.job.run, "queued", OUT_OF_TIME)
-        return ended
+        ended = how_it_ended(self.job, status)
+        if ended.state != "done" and self._was_silent:
+            ended = Ended(self.job.run, "failed", self._was_silent)
+        elif out_of_time and (ended.state == "queued" or self._was_killed):
+            ended = Ended(self.job.run, "queued", OUT_OF_TIME)
+        return _recorded(self.job, ended)
 
     def stop(self, now: bool, seconds: float) -> None:
         """Let it stop after a checkpoint; kill it after so many seconds."""
-        if self.asked == math.inf:
-            self.asked = time.monotonic()
+        if self._asked == math.inf:
+            self._asked = time.monotonic()
             self.process.stop(now=False)
-        if now or time.monotonic() - self.asked > seconds:
+        if now or time.monotonic() - self._asked > seconds:
             self._kill()
 
-    def kill_if_silent(self, silence: float) -> None:
-        if self.has_begun and time.monotonic() - self.heard > silence and not self.silent:
-            self.silent = f"no sign of life for {silence:g} s after step {self.step} (--run-timeout), so it was killed"
-            self._kill()
+    def kill_silent(self, silence: float) -> None:
+        what = f"no sign of life for {silence:g} s after step {self._step}"
+        self._was_silent = f"{what} (--run-timeout), so it was killed"
+        self._kill()
 
     def _kill(self) -> None:
-        if self.killed == math.inf:
-            self.killed = time.monotonic()
+        if not self._was_killed:
+            self._was_killed = True
             self.process.stop(now=True)
 
 
@@ -252,8 +254,9 @@ def _signs(directory: Path) -> list[tuple[int, int] | None]:
 
 def how_it_ended(job: Job, status: int | str) -> Ended:
     """How a run ended: by its status.json, or else by its exit status (negative: the signal's number) or a reason."""
-    if isinstance(status, int) and status > UNRECORDED:
-        return Ended(job.run, "failed", f"how it ended could not be recorded: {os.strerror(status - UNRECORDED)}")
+    if status == UNRECORDED:
+        told = "how it ended could not be recorded; is there room on the disk, and may its directory be written?"
+        return Ended(job.run, "failed", told)
     with suppress(ValueError):
         said = read_record(job.directory / "status.json", Status)
         if said.state in ("done", "failed") or said.reason is not None:
@@ -268,3 +271,11 @@ def how_it_ended(job: Job, status: int | str) -> Ended:
     elif status < 0:
         cause = f"ended with signal {signal.Signals(-status).name}"
     return Ended(job.run, "failed", f"its process {cause}")
+
+
+def _recorded(job: Job, ended: Ended) -> Ended:
+    """See to it that status.json says how a run ended, where there is room; whoever still trains it writes it."""
+    if ended.state in ("failed", "queued"):
+        with suppress(OSError):
+            write_status(job.directory, ended.state, ended.reason)
+    return ended

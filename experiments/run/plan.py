@@ -1,6 +1,5 @@
 """What the runs of a comparison share, and what each finds in its directory: config.json, job.json and status.json."""
 
-import json
 import os
 import shutil
 import time
@@ -10,14 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.objects import Job, Run
-from experiments.records import environment
-from experiments.records.files import is_there, write_atomically
-from experiments.records.lock import LEASE, machine
+from experiments.records.files import is_there
+from experiments.records.lock import LEASE
 from experiments.records.record import is_finished, read_record, run_directory, run_rows, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software, State, Status
 
@@ -38,12 +36,6 @@ class JobRecord(Struct, kw_only=True):
     """modules to import first, in which the variant or the data set may be"""
     trackers: list[str] = []
     """what shows its numbers elsewhere, too"""
-    machine: str = ""
-    """on which its command was given, since that was started"""
-    code_sha256: str = ""
-    """of the code there; another machine must have the same"""
-    versions: dict[str, str] = {}
-    """that it has there"""
 
 
 @dataclass(frozen=True)
@@ -91,41 +83,31 @@ class Training:
 
 def prepare_runs(training: Training, runs: Sequence[Run]) -> list[Job]:
     """Write what every run needs that is not done. Raises OSError if it cannot be written."""
-    needed = needed_by(training)
-    return [prepared(training, run, needed) for run in runs if not training.is_finished(run)]
+    return [_prepared(training, run) for run in runs if not training.is_finished(run)]
 
 
-def needed_by(training: Training) -> JobRecord:
-    """The job.json of every run."""
-    data_dir, data_file = (
-        None if path is None else os.path.abspath(path)
-        for path in (resolve_data_dir(training.data_dir), training.data_file)
-    )
-    begins_with = training.config.initial_weights
-    return JobRecord(
-        data_dir=data_dir,
-        data_file=data_file,
-        initial_weights="" if begins_with == "none" else os.path.abspath(begins_with),
+def _prepared(training: Training, run: Run) -> Job:
+    job, config = training.job(run), training.config
+    job.directory.mkdir(parents=True, exist_ok=True)
+    write_record(job.directory / "config.json", run_config_of(training, run))
+    needed = JobRecord(
+        data_dir=_absolute(resolve_data_dir(training.data_dir)),
+        data_file=_absolute(training.data_file),
+        initial_weights="" if config.initial_weights == "none" else os.path.abspath(config.initial_weights),
         device=training.device,
         nproc=training.nproc,
         shard=training.shard,
         plugins=[origin.module for origin in training.plugins],
         trackers=list(training.trackers),
-        machine=machine(),
-        code_sha256=environment.code_sha256(),
-        versions=environment.versions(),
     )
-
-
-def prepared(training: Training, run: Run, needed: JobRecord) -> Job:
-    """Write what a run needs. Raises OSError if it cannot be written."""
-    job = training.job(run)
-    job.directory.mkdir(parents=True, exist_ok=True)
-    write_run_config(training, run)
-    write_job(job, needed)
+    write_record(job.directory / "job.json", needed)
     if not _may_be_in_training(job):
         write_status(job.directory, "queued")
     return job
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
 
 
 def _may_be_in_training(job: Job) -> bool:
@@ -141,17 +123,6 @@ def _was_tested(root: Path, run: Run) -> bool:
         return any(row.split == "test" for row in run_rows(root, *run))
     except ValueError:
         return True
-
-
-def write_job(job: Job, needed: JobRecord) -> None:
-    """Write a run's job.json. Raises OSError if it cannot be written."""
-    # In ASCII, which holds any path: a name need not be text.
-    write_atomically(job.directory / "job.json", json.dumps(to_builtins(needed), indent=2) + "\n")
-
-
-def write_run_config(training: Training, run: Run) -> None:
-    """Write a run's config.json. Raises OSError if it cannot be written."""
-    write_record(training.job(run).directory / "config.json", run_config_of(training, run))
 
 
 def run_config_of(training: Training, run: Run) -> RunConfig:

@@ -20,7 +20,7 @@ from experiments.objects import ONE_CORE, Job, Needs
 from experiments.run.signals import stop_signals_are_blocked
 
 ARRAY = 1000
-"""jobs in an array; Slurm takes no more, unless its MaxArraySize was raised"""
+"""jobs that are started at a time: Slurm takes no more in an array, unless its MaxArraySize was raised"""
 REQUEUED = 1000
 """times that a job may come to the end of its time"""
 
@@ -49,7 +49,7 @@ class Slurm:
         for name, value in (("cpu", needs.cpu), ("gpu", needs.gpu)):
             if value != int(value):
                 raise ValueError(f"--resources has {name}={value:g}, and Slurm gives whole ones; give a whole number")
-        self.room, self._cluster = 10**6, cluster
+        self.room, self._cluster = ARRAY, cluster
         self._parameters: dict[str, Any] = {
             "timeout_min": max(1, round(needs.minutes)),
             "cpus_per_task": int(needs.cpu),
@@ -64,22 +64,15 @@ class Slurm:
         """As Launcher.start says. Raises ValueError if Slurm refuses the jobs."""
         import submitit
 
-        submitted = list[_Submitted]()
-        for first in range(0, len(jobs), ARRAY):
-            executor = submitit.AutoExecutor(
-                jobs[0].root / ".slurm", self._cluster, **{f"{self._cluster}_max_num_timeout": REQUEUED}
-            )
-            executor.update_parameters(name=jobs[0].root.name, **self._parameters)
-            try:
-                with _outside_of_any_job(), executor.batch():
-                    handles = [executor.submit(_Training(), job) for job in jobs[first : first + ARRAY]]
-            except submitit.core.utils.FailedJobError as error:
-                for each in submitted:
-                    each.stop(now=False)
-                took = f"only {len(submitted)} of {len(jobs)} jobs, now stopped" if submitted else "no jobs"
-                raise ValueError(f"Slurm took {took}: {str(error).strip().splitlines()[-1]}") from error
-            submitted += map(_Submitted, handles)
-        return submitted
+        options = {f"{self._cluster}_max_num_timeout": REQUEUED}
+        executor = submitit.AutoExecutor(jobs[0].root / ".slurm", self._cluster, **options)
+        executor.update_parameters(name=jobs[0].root.name, **self._parameters)
+        try:
+            with _outside_of_any_job(), executor.batch():
+                handles = [executor.submit(_Training(), job) for job in jobs]
+        except submitit.core.utils.FailedJobError as error:
+            raise ValueError(f"Slurm took no jobs: {str(error).strip().splitlines()[-1]}") from error
+        return [_Submitted(handle) for handle in handles]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from filelock import Timeout
 from rich.console import Console
 
 from experiments.records import lock
-from experiments.records.lock import LeaseLost, check_lease, live_holders, only_one_run, run_lease
+from experiments.records.lock import LeaseLost, check_lease, only_one_run, run_lease
 
 ELSEWHERE = "filelock/2\npid=7\nhost=there\nmode=lease\ntoken=ab\nduration=0.5\n"
 
@@ -36,10 +36,8 @@ def test_another_machine_s_lease_is_taken_over_when_it_is_not_renewed(tmp_path):
     lease = run_lease(tmp_path)
     with pytest.raises(Timeout):
         lease.acquire(timeout=2, poll_interval=0.05)
-    assert live_holders([tmp_path]) == {tmp_path: "process 7 on there"}
     over.set()
     thread.join()
-    assert live_holders([tmp_path]) == {}
     lease.acquire(timeout=60, poll_interval=0.05)
     check_lease(lease)
 

@@ -124,11 +124,6 @@ def test_keys_that_are_not_known_are_passed_over():
     assert msgspec.convert(novel, Comparison) == msgspec.convert(fields, Comparison)
 
 
-def test_half_of_a_pair_of_surrogates_becomes_text():
-    content = '["\\udc80", "a\\ud800b", "\U0001f600"]'.encode()
-    assert decoded(content, list[str], "f", "r") == [r"\udc80", r"a\ud800b", "\U0001f600"]
-
-
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json")))
 def test_every_committed_record_is_read_and_would_be_written_as_it_is(name):
     root = REFERENCE / name

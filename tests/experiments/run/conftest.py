@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import math
 import os
 import re
 import shutil
@@ -19,8 +20,8 @@ from experiments.data.registry import load_corpus
 from experiments.presets import get_preset
 from experiments.run.display import Display
 from experiments.run.local import Local
+from experiments.run.loop import Ended, follow
 from experiments.run.plan import Training
-from experiments.run.runs import train_runs
 
 PROJECT = Path(__file__).parents[3]
 
@@ -99,10 +100,15 @@ def training_of(root, text, nproc=1, **config):
     return Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
 
 
-def train(training, runs, launcher=None, limit=None, output=None, **options):
-    """Train the runs, by processes of this machine unless it is said; returns those that are not done."""
+def train(training, runs, launcher=None, limit=None, output=None, silence=math.inf):
+    """Train the runs, by processes of this machine unless it is said; returns how those ended that are not done."""
     display = Display(Console(file=output or io.StringIO(), width=200), runs, 0, training.config.steps)
-    return train_runs(training, runs, launcher or Local(), display, limit, **options)
+    ended = {}
+    for event in follow(training, runs, launcher or Local(), silence, limit):
+        display.show(event)
+        if isinstance(event, Ended) and event.state != "done":
+            ended[event.run] = event
+    return ended
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,8 @@ def test_a_run_that_has_not_ended_in_time_is_dropped_if_it_keeps_no_checkpoint_e
     training = dataclasses.replace(training, config=config)
     metrics = training.job(RUN).directory / "metrics.jsonl"
     limit = TimeLimit(10, lambda: 11.0 if metrics.exists() and metrics.read_text().count("train") else 0.0)
-    assert train_for(training, limit) == {}
+    ended = train_for(training, limit)[RUN]
+    assert (ended.state, ended.reason) == ("queued", OUT_OF_TIME)
     assert limit.reached
     assert training.job(RUN).directory.exists() != is_whole
     status = run_status(training.root, *RUN)

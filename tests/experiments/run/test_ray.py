@@ -12,7 +12,6 @@ from experiments.objects import Needs, Run
 from experiments.records.lock import holder_of
 from experiments.records.record import run_status
 from experiments.run.loop import Started, follow
-from experiments.run.plan import prepare_runs
 from experiments.run.ray import NOT_SEEN, Ray
 from tests.experiments.run.conftest import may_hide, train, training_of
 from tests.made_up import repeated_rows
@@ -33,7 +32,7 @@ def test_what_ray_has_not_is_refused(monkeypatch):
 def test_that_a_run_was_begun_again_on_another_machine_is_told(training, monkeypatch):
     """As Ray does without a word when a node is lost."""
     monkeypatch.setattr("experiments.run.loop.LOOK_ELSEWHERE", 0.01)
-    (job,) = prepare_runs(training, [Run("softmax-none", 0)])
+    job = training.job(Run("softmax-none", 0))
     machines = ["one", "another", "another"]
 
     def poll():
@@ -46,7 +45,7 @@ def test_that_a_run_was_begun_again_on_another_machine_is_told(training, monkeyp
 
     task = SimpleNamespace(poll=poll, stop=None)
     launcher = SimpleNamespace(elsewhere=True, room=1, start=lambda jobs: [task])
-    told = [event for event in follow([job], launcher) if isinstance(event, Started)]
+    told = [event for event in follow(training, [job.run], launcher) if isinstance(event, Started)]
     assert told == [Started(job.run), Started(job.run, lost="process 7 on one")]
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 
@@ -10,10 +9,9 @@ import psutil
 import pytest
 
 from experiments.objects import Needs, Run
-from experiments.records.lock import run_lease
 from experiments.records.record import run_status
 from experiments.run.loop import Ended, Started, follow
-from experiments.run.plan import prepare_runs, write_status
+from experiments.run.plan import prepare_runs
 from experiments.run.slurm import Slurm
 from tests.experiments.run.conftest import train, training_of
 from tests.made_up import repeated_rows
@@ -54,21 +52,6 @@ def test_without_submitit_or_slurm_it_says_so(monkeypatch):
         Slurm(needs=RESOURCES)
 
 
-def test_what_an_earlier_job_trains_is_not_submitted_again(slurm, training, monkeypatch):
-    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: object())
-    monkeypatch.setattr("experiments.records.lock.RENEWED", 0.1)
-    (job,) = prepare_runs(training, RUNS[:1])
-    lease = run_lease(job.directory)
-    lease.acquire()
-    write_status(job.directory, "running")
-    assert prepare_runs(training, RUNS[:1]) == [job]
-    assert run_status(training.root, *RUNS[0]).state == "running"
-    (ended,) = follow([job], Slurm(needs=RESOURCES))
-    lease.release()
-    assert (ended.run, ended.state) == (RUNS[0], "running")
-    assert f"an earlier job trains it (process {os.getpid()} on " in ended.reason
-
-
 @pytest.fixture
 def submitit():
     return pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')
@@ -88,8 +71,8 @@ def test_slurm_is_asked_for_what_a_run_needs(submitit, slurm, training):
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_job_that_is_killed_without_a_word_fails_and_the_others_go_on(submitit, slurm, training):
-    events, jobs = [], prepare_runs(training, RUNS)
-    for event in follow(jobs, Slurm(needs=RESOURCES)):
+    events = []
+    for event in follow(training, RUNS, Slurm(needs=RESOURCES)):
         events.append(event)
         if event == Started(RUNS[0]):
             os.killpg(int((slurm / "pid-1000_0").read_text()), signal.SIGKILL)
@@ -118,19 +101,6 @@ def test_a_job_whose_time_ends_stops_after_a_checkpoint_and_goes_on(submitit, sl
     assert train(training, RUNS, Slurm(needs=RESOURCES)) == {}
     assert metrics(training) == metrics(local)
     assert [note.startswith("resumed at step") for note in run_status(training.root, *RUNS[0]).notes] == [True]
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_jobs_are_stopped_when_slurm_takes_no_more_of_them(submitit, slurm, training, monkeypatch):
-    monkeypatch.setattr("experiments.run.slurm.ARRAY", 1)
-    accepting = (slurm / "sbatch").read_text()
-    full = "if [*place.glob('job-*')]: sys.exit('sbatch: error: too many jobs')\n"
-    (slurm / "sbatch").write_text(accepting.replace("options = dict", f"{full}options = dict"))
-    with pytest.raises(ValueError, match=r"^Slurm took only 1 of 2 jobs, now stopped: sbatch: error: too many jobs$"):
-        train(training, RUNS, Slurm(needs=RESOURCES))
-    told = subprocess.run([slurm / "sacct"], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[1:] == ["1000|NODE_FAIL|here"], "it has ended"
 
 
 @pytest.mark.slow

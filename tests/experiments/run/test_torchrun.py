@@ -9,13 +9,13 @@ import time
 import psutil
 import pytest
 
+from experiments.cli import main
 from experiments.objects import Run
 from experiments.records.record import run_status
+from experiments.run.job import check_can_share
 from experiments.run.plan import prepare_runs
 from tests.experiments.run.conftest import PROJECT, train, training_of
 from tests.made_up import repeated_rows
-
-pytestmark = pytest.mark.slow
 
 RUN = Run("favor+-rope-after", 0)
 CONFIG = {
@@ -76,6 +76,22 @@ def assert_same_curve(one, other):
         assert row == pytest.approx(expected, rel=1e-9)
 
 
+def test_what_several_processes_cannot_share_is_refused(capsys, tmp_path, monkeypatch):
+    command = ["run", "convergence", "--preset", "smoke", "--data", "synthetic", "--out", str(tmp_path / "out")]
+    for options, said in (
+        ("--batch-size 4 --nproc 3", "batch_size is 4, which 3 processes cannot share evenly"),
+        ("--shard", "--shard is given, and --nproc is 1; give --nproc 2 or more"),
+    ):
+        assert main([*command, *options.split()]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("experiments.run.job.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"accelerate; give pip install .*\[distributed\]"):
+        check_can_share(4, 2)
+    check_can_share(4, 1)
+
+
+@pytest.mark.slow
 def test_torchrun_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
     job = prepare(tmp_path / "out", text)
     assert torchrun(job).wait(PATIENCE) == 0
@@ -83,6 +99,7 @@ def test_torchrun_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
     assert run_status(job.root, *RUN).state == "done"
 
 
+@pytest.mark.slow
 def test_nproc_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
     job = trained(tmp_path / "out", text, nproc=2)
     assert run_status(job.root, *RUN).state == "done", (job.directory / "log.txt").read_text()
@@ -94,6 +111,7 @@ def longer(tmp_path_factory, text):
     return trained(tmp_path_factory.mktemp("longer") / "out", text, steps=200).directory
 
 
+@pytest.mark.slow
 @pytest.mark.full
 def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
     job = prepare(tmp_path / "out", text, steps=200)
@@ -107,6 +125,7 @@ def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
     assert_same_curve(job.directory, longer)
 
 
+@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize(("rank", "state"), [(0, "running"), (1, "failed")])
 def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, longer, rank, state):
@@ -125,6 +144,7 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, l
     assert_same_curve(job.directory, longer)
 
 
+@pytest.mark.slow
 @pytest.mark.full
 def test_a_stopped_torchrun_leaves_a_checkpoint(tmp_path, text):
     job = prepare(tmp_path / "out", text, steps=2000)
