@@ -1,5 +1,7 @@
 """What the tests of the studies share: made-up comparisons are opened, judged and drawn."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import torch
@@ -15,6 +17,8 @@ from experiments.show.keys import shown_of
 from experiments.show.rows import Rows
 from experiments.show.words import headline
 from experiments.study import Study
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.fixture

@@ -1,46 +1,25 @@
-import itertools
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
-from experiments.judge.statistics import estimates, summarise
-from experiments.show.keys import shown_of
-from experiments.show.rows import Rows
-from experiments.show.words import headline
+from experiments.judge.statistics import estimates
 from experiments.studies.decay import measure as decay
 from experiments.studies.decay.measure import (
-    ATTENTION,
-    BOUND_BY_WIDTH,
-    BOUND_WIDTHS,
-    DISTANCES,
     HEAD_DIM,
-    KEPT_DISTANCES,
-    KEPT_MASK,
-    MASK_DRAWS,
     MASK_FEATURES,
-    POSITION_LOSS,
-    SCORE_DRAWS,
-    SCORES,
-    bound_widths_table,
     mask_draws_table,
     mask_table,
     scores_table,
 )
 from experiments.studies.decay.rows import EQUAL, EXPECTED_SIMILARITY, expected
-from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
 from experiments.train.position_loss import bins, by_bin, losses_by_position, overlapping
 from tests.made_up import make_record
-
-from .conftest import judged, opened, write
-
-STUDY = STUDIES["decay"]
 
 
 @pytest.fixture(scope="module")
@@ -181,111 +160,3 @@ def test_the_loss_by_position_of_a_model_that_is_known():
         exact = np.mean([math.log2(math.exp(p) + 255) - p / math.log(2) for p in range(row.first, row.last + 1)])
         # float32: 6e-8 of a logit of 40 and its logarithm, in bits
         assert row.bits_per_byte == pytest.approx(exact, abs=1e-5)
-
-
-CONTEXT = 256
-FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}
-STEPS = {"softmax-none": -0.3}
-
-
-@pytest.fixture
-def root(tmp_path, make_comparison):
-    """Made-up tables: equal content falls but for its rises, the rest is flat; weights fall by the variant."""
-    root = tmp_path / "decay"
-    make_comparison(root, ",".join(STUDY.variants), 3, fates={("elu+1-none", 2): ("failed", "why")})
-    BOUND_BY_WIDTH.write(root, bound_widths_table())
-    equal = {1: 0.9, 128: 0.28, 256: 0.35, 512: 0.18, 1024: 0.26}
-    scores = [
-        (draw, distance, equal.get(distance, 0.5) + noise(draw), noise(draw) * (distance + 1) / 257, 0.1 + noise(draw))
-        for draw in range(SCORE_DRAWS)
-        for distance in DISTANCES
-    ]
-    write(SCORES, root, scores)
-    draws = itertools.product(KEPT_DISTANCES, range(MASK_DRAWS))
-    write(KEPT_MASK, root, [(distance, draw, 0.5, 0.5 + noise(draw)) for distance, draw in draws])
-    runs = [run for run in itertools.product(STUDY.variants, range(3)) if run != ("elu+1-none", 2)]
-    weights = [
-        (variant, seed, layer, d, 0.0, 0.1 * math.exp(FALLS.get(variant, 0) + 0.01 * seed if d >= CONTEXT // 4 else 0))
-        for (variant, seed), layer, d in itertools.product(runs, (0, 1), range(CONTEXT // 2))
-    ]
-    write(ATTENTION, root, weights)
-    losses = []
-    for (variant, seed), (first, last) in itertools.product(runs, bins(CONTEXT)):
-        step = STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0
-        losses.append((variant, seed, first, last, 4 + (first == 0) + seed / 100 + step))
-    write(POSITION_LOSS, root, losses)
-    return root
-
-
-def noise(draw):
-    return 0.01 * math.sin(draw)
-
-
-def rows_of(root):
-    root, comparison, curves = opened(root)
-    comparison.config |= {"context": CONTEXT}
-    return judged(STUDY, root, comparison, curves)
-
-
-def test_every_claim_reads_the_quantity_that_it_names(root):
-    rows = rows_of(root)
-    average = np.mean([noise(draw) for draw in range(SCORE_DRAWS)])
-    expected = {
-        "bound-holds": 0.1 + average,
-        "equal-falls": 0.35 - 0.9,
-        "not-monotone-128": 0.35 - 0.28,
-        "not-monotone-512": 0.26 - 0.18,
-        "gaussian-flat": 256 / 257 * average,
-        "mask-64": np.mean([noise(draw) for draw in range(MASK_DRAWS)]),
-        "favor+-rope-after-attention": -2.0 + 0.01,
-        "favor+-rope-after-steeper": -1.5,
-        "softmax-rope-attention": 0.01,
-        "softmax-none-position-loss": -0.3 + 0.001,
-        "favor+-none-position-loss": 0.001,
-    }
-    for key, value in expected.items():
-        assert rows[key].estimate.mean == pytest.approx(value, abs=1e-7), key  # the files have nine digits
-    verdicts = {key: rows[key].verdict for key in expected}
-    refuted = {"softmax-rope-attention", "favor+-none-position-loss"}
-    assert verdicts == {key: "not supported" if key in refuted else "supported" for key in expected}
-    assert rows["bound-falls"].estimate.n == len(BOUND_WIDTHS)
-    assert rows["elu+1-rope-after-steeper"].verdict == "inconclusive"
-    assert "seed 2: elu+1-none failed: why" in rows["elu+1-rope-after-steeper"].remark
-
-
-def test_what_is_not_measured_is_not_run(root):
-    for path in root.glob("*.csv"):
-        path.unlink()
-    # One run failed for good; its claims are as undecided as before.
-    lost = {"elu+1-none-position-loss", "elu+1-rope-after-steeper"}
-    assert {key for key, row in rows_of(root).items() if row.verdict != "not run"} <= lost
-    assert not [key for key, row in rows_of(root).items() if "supported" in row.verdict]
-
-
-def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
-    scores = pd.read_csv(root / "scores.csv")
-    SCORES.write(root, scores[(scores["draw"] != 5) | (scores["distance"] != 1024)])
-    losses = pd.read_csv(root / "position_loss.csv")
-    POSITION_LOSS.write(root, losses[losses["seed"] != 1])
-    rows = rows_of(root)
-    assert rows["not-monotone-512"].remark == "1 of 200 draws are missing or unfinished"
-    assert rows["not-monotone-128"].verdict == "supported"
-    assert rows["softmax-none-position-loss"].verdict == "not run"
-
-
-@pytest.mark.parametrize(
-    ("fall", "said"),
-    [(-4.0, "decay: -4.000 [-4.000, -4.000] (the first lower)"), (0.0, "decay: +0.000")],
-)
-def test_the_headline_tells_what_a_decay_adds(fall, said, tmp_path, make_comparison):
-    make_comparison(tmp_path / "decay", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
-    root, comparison, curves = opened(tmp_path / "decay")
-    weights = [
-        (run.name, seed, layer, d, 0.0, math.exp((fall * ("@" in run.name) + 0.01 * seed) * (d >= CONTEXT // 4)))
-        for run, seed, layer, d in itertools.product(comparison.variants, range(3), (0, 1), range(CONTEXT // 2))
-    ]
-    write(ATTENTION, root, weights)
-    comparison.config |= {"context": CONTEXT}
-    rows = judged(STUDY, root, comparison, curves, "decay-forgetting").values()
-    shown = Rows(root, STUDY, comparison, curves, summarise(root, comparison, curves), rows)
-    assert said in headline(shown, shown_of(STUDY))

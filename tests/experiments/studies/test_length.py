@@ -1,7 +1,5 @@
 """The length experiment: losses by position, windows of other lengths, and verdicts from made-up files."""
 
-import itertools
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from experiments.config import Config
 from experiments.data.registry import load_corpus
 from experiments.studies import tables
 from experiments.studies.length import measure as length
-from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
 from experiments.train.models import build_model
 from experiments.train.position_loss import bins, recut
@@ -19,9 +16,6 @@ from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import drawn, headline_of, opened, verdicts, write
-
-STUDY = STUDIES["length"]
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
 
@@ -90,71 +84,3 @@ def test_generated_sequences_have_no_other_length(tmp_path):
     task = make_objective(load_corpus("recall-64"), Config(context=64, batch_size=4))
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG)), task)
     assert notes == ["--data recall-64 is not learnt as a text of bytes: no loss at other lengths was measured"]
-
-
-NOISE = (0.0, 0.001, -0.001)
-RISES = {
-    "softmax-alibi": {4: -1, 16: -1},
-    "softmax-none": {4: -1, 16: 2},
-    "favor+-none": {4: 2, 16: 2},
-    "elu+1-none": {4: 2, 16: 2},
-}
-"""in units of 0.8, of the variants that do not rise by 1"""
-METHODS = ("as trained", *length.SCALINGS)
-
-
-@pytest.fixture
-def made_up(make_comparison, tmp_path):
-    """Makes a comparison whose losses rise by 0.8 · sign, or ``RISES``, with the length and fall with the method."""
-
-    def make(sign):
-        root = make_comparison(tmp_path, ",".join(STUDY.variants), 3)
-        rows = []
-        for variant, seed in itertools.product(STUDY.variants, range(3)):
-            rises = {4: 1, 16: 1} | RISES.get(variant, {})
-            for factor in (1, 4, 16):
-                for fall, method in enumerate(METHODS if factor > 1 and "rope" in variant else METHODS[:1]):
-                    rise = 0.8 * rises[factor] - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
-                    place = (variant, seed, method, 32 * factor)
-                    rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
-            rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        write(length.LOSSES, root, rows)
-        return opened(root)
-
-    return make
-
-
-@pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
-def test_verdicts_follow_the_effects(made_up, sign, verdict):
-    assert set(verdicts(STUDY, *made_up(sign)).values()) == {verdict}
-
-
-@pytest.mark.parametrize(
-    ("rise", "said"),
-    [
-        (0.0, "(with a decay lower) bits per byte; the loss of 1 of 1"),
-        (0.5, "(with a decay higher) bits per byte; the loss of 0 of 1"),
-    ],
-)
-def test_the_headline_of_variants_that_decay_says_whether_it_cures(rise, said, make_comparison, tmp_path):
-    root = make_comparison(tmp_path / "length", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
-    rows = [
-        (variant, seed, "as trained", 32 * factor, *ends, 4 + (factor > 1) * (risen + NOISE[seed]))
-        for variant, risen in {"elu+1-rope-after": 0.3, "elu+1-rope-after@decay=fixed": rise}.items()
-        for seed, factor in itertools.product(range(3), (1, 4, 16))
-        for ends in bins(32 * factor)
-    ]
-    write(length.LOSSES, root, rows)
-    assert f"by {rise - 0.3:+.3f} [{rise - 0.3:+.3f}, {rise - 0.3:+.3f}] {said}" in headline_of(
-        STUDY, *opened(root), "length-forgetting"
-    )
-
-
-def test_figures_and_the_table_are_drawn(made_up, tmp_path):
-    entries, stems = drawn(STUDY, tmp_path / "made", *made_up(1))
-    assert stems == {"by-length", "stretched", "by-position"}
-    table = entries[-1].table
-    row = table[(table["variant"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
-    # Mean over seeds 4, 5 and 6, a rise of 0.8 and three falls of 0.2.
-    place = {"variant": "softmax-rope", "evaluated": "YaRN", "n": "3", "32": "-"}
-    assert row.to_dict() == place | {"128": "5.200", "512": "5.200"}

@@ -1,33 +1,21 @@
 """The study of long documents: a run from the command line to the report, and verdicts from made-up figures."""
 
-import itertools
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import load
 from experiments.cli import main
 from experiments.config import Config
 from experiments.data.registry import load_data
-from experiments.judge.statistics import summarise
-from experiments.judge.verdicts import size
-from experiments.presets import get_preset
 from experiments.records.record import read_comparison
-from experiments.report.interactive import interactive
-from experiments.show.words import setting
 from experiments.studies import answers
 from experiments.studies.answers import ANSWERS, samples_table
 from experiments.studies.long_documents import measure as measured
-from experiments.studies.registry import STUDIES
 from experiments.train.chosen_objective import make_objective
-from tests.made_up import DATA, make_record, metrics_rows
+from tests.made_up import make_record, metrics_rows
 
-from .conftest import drawn, headline_of, opened, verdicts, write
-
-STUDY = STUDIES["long-documents"]
-GATED = "elu+1-rope-after@decay=gate@local_conv=4"
 VARIANTS = ["softmax-rope@context=64", "softmax-rope@context=512", "elu+1-rope-after@context=512"]
 SMALL = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--log-every", "2", "--context", "512"]
 WORDS = ["run", "long-documents", *SMALL, "--test-windows", "40", "--variants", ",".join(VARIANTS), "--workers", "1"]
@@ -89,12 +77,6 @@ def test_every_run_has_its_own_length_and_equal_texts(made):
     # What measures them cuts the same way.
     again = long.of({"context": 64}).batch(0, 2)[0]
     assert again.tolist() == few.tolist()
-
-
-@pytest.mark.slow
-def test_the_trained_models_open_in_python(made):
-    for name in VARIANTS:
-        assert load(made).run(name).model()
 
 
 @pytest.mark.slow
@@ -162,107 +144,6 @@ def test_other_tasks_have_no_documents(next_byte, tmp_path):
     config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
     (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
     assert "give --data imdb-sentiment" in note
-
-
-def test_presets_read_at_most_what_the_comparison_does():
-    longest = max(int(name.rpartition("=")[2]) for name in STUDY.variants)
-    for name in STUDY.presets:
-        assert get_preset(name, STUDY).config.context == longest
-    assert get_preset("cpu", STUDY).config.examples == 5000
-
-
-LENGTHS = (256, 512, 1024, 2048)
-ACCURACY = {"softmax-rope": 0.80, "elu+1-rope-after": 0.74, GATED: 0.79}
-NOISE = (0.0, 0.002, -0.001)
-
-
-@pytest.fixture
-def made_up(make_comparison, tmp_path):
-    """Every line gains two points with each doubling, and elu+1 takes half of softmax attention's time."""
-    data = DATA | {"name": "imdb-sentiment", "unit": "examples"}
-    objective = {"name": "labels of texts", "metric": "accuracy", "unit": "share of examples", "better": "higher"}
-    objective |= {"classes": ["good", "bad"], "texts": 1}
-    root = make_comparison(
-        tmp_path / "made-up", ",".join(STUDY.variants), 3, experiment="long-documents", data=[data],
-        objective=objective | {"vocabulary": 300},
-    )  # fmt: skip
-    for variant, seed in itertools.product(STUDY.variants, range(3)):
-        line, length = variant.rsplit("@context=", 1)
-        path = root / variant / f"seed{seed}/metrics.jsonl"
-        rows = metrics_rows(path)
-        for row in rows:
-            row.pop("accuracy")
-            value = ACCURACY[line] + 0.02 * LENGTHS.index(int(length)) + NOISE[(seed + len(line)) % 3]
-            row |= {"loss": 1.0} if row["split"] == "train" else {"accuracy": value}
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    costs = [
-        (variant, place, length, length * share * (1 + place / 1000) / 1e5, int(length * share * 1e4))
-        for (line, share), length in itertools.product(
-            {"softmax-rope": 2.0, "elu+1-rope-after": 1.0, GATED: 2.5}.items(), LENGTHS
-        )
-        for variant in [f"{line}@context={length}"]
-        for place in range(measured.ROUNDS)
-    ]
-    write(measured.COSTS, root, costs)
-    said = [
-        (variant, 0, number, 100 * number, f"text {number}", "good", "good" if number % 2 else "bad")
-        for variant, number in itertools.product(STUDY.variants, range(20))
-    ]
-    write(ANSWERS, root, said)
-    return opened(root)
-
-
-def test_verdicts(made_up):
-    found = verdicts(STUDY, *made_up)
-    for line in ACCURACY:
-        assert found[f"{line}-longer"] == "supported"
-    assert found["softmax-rope-512-to-1024"] == found["elu+1-behind"] == "supported"
-    assert found["gate-close"] == found["gate-helps"] == "supported"
-    assert found["elu+1-rope-after-faster"] == "supported"
-    assert found[f"{GATED}-faster"] == "not supported"
-
-
-def test_without_timings_the_claims_on_cost_are_not_run(made_up):
-    root, comparison, curves = made_up
-    table = measured.COSTS.read(root)
-    measured.COSTS.write(root, table[~table["variant"].str.startswith("softmax")])
-    assert verdicts(STUDY, root, comparison, curves)["elu+1-rope-after-faster"] == "not run"
-
-
-def test_the_headline_tells_accuracies_and_time(made_up):
-    said = headline_of(STUDY, *made_up)
-    assert "with 256 and 2,048 tokens: softmax attention with RoPE 80.0% [79.7%, 80.4%] and 86.0% [" in said
-    assert "A text of 2,048 tokens takes of softmax attention's time 0.50" in said
-    assert "1.25" in said.rpartition("with a gate")[0]
-
-
-def test_the_tables_and_the_figures(made_up, tmp_path):
-    entries, stems = drawn(STUDY, tmp_path / "output", *made_up)
-    accuracy, time, memory, samples = (each.table.set_index(each.table.columns[0]) for each in entries[4:])
-    assert accuracy.loc["softmax-rope", "2,048"].startswith("86.0% [")
-    assert accuracy.loc[GATED, "n"] == "3"
-    lengths = ["256", "512", "1,024", "2,048"]
-    assert accuracy.loc["RoFormer (2104.09864) on CAIL2019-SCM, test", lengths].tolist() == ["-", "68.3%", "69.8%", "-"]
-    assert accuracy.iloc[-2][lengths].tolist() == ["-", "64.1%", "66.1%", "-"]
-    assert time.loc["elu+1-rope-after", "2,048"] == "20.5"
-    assert memory.loc["softmax-rope", "256"] == "4.9"
-    assert len(samples) == answers.SHOWN * (2 + len(ACCURACY))
-    assert samples["words"].iloc[:3].tolist() == [
-        "text 0",
-        "good (softmax-rope@context=2048 is wrong)",
-        "256: bad; 512: bad; 1,024: bad; 2,048: bad",
-    ]
-    assert stems == {"accuracy", "cost", "validation", "training"}
-
-
-def test_what_is_read_is_told_by_examples_and_lengths(made_up):
-    root, comparison, curves = made_up
-    assert size(comparison).startswith("2 layers, width 128, 100 steps of 2 examples of up to 256 to 2,048 tokens, con")
-    assert "200 examples of up to 256 to 2,048 tokens read in training" in setting(comparison)
-    live = interactive(curves, summarise(root, comparison, curves), comparison)
-    drawn_curves = live.curves["validation"]["curves"]
-    for length in LENGTHS:
-        assert drawn_curves[f"softmax-rope@context={length}"]["tokens"][-1] == 100 * 2 * length
 
 
 def test_long_texts_are_shown_by_their_ends():

@@ -15,7 +15,7 @@ from experiments.studies.registry import STUDIES
 from experiments.train.tokens import TextTokenizer
 from linear_rope.heads import MaskedLM
 
-from .conftest import drawn, headline_of, opened, verdicts
+from .conftest import opened
 
 STUDY = STUDIES["mlm"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
@@ -65,38 +65,6 @@ def test_one_that_ends_among_its_trials_goes_on_with_its_tokenizer(tmp_path, mon
     record = json.loads((tmp_path / "mlm" / "comparison.json").read_text())
     kept = TextTokenizer.read(tmp_path / "mlm" / "tokenizer.json")
     assert kept.sha256 == record["objective"]["tokenizer_sha256"]
-
-
-def test_verdicts(found):
-    said = verdicts(STUDY, *found())
-    assert said["softmax-rope-learned-loss"] == said["elu+1-rope-after-learned-loss"] == "supported"
-    assert said["softmax-rope-curve"] == "supported"
-    assert said[f"{GATED}-lowers"] == said[f"{GATED}-below-softmax"] == said["alike"] == "supported"
-
-
-def test_the_other_way_round_it_is_not_supported(found):
-    said = verdicts(STUDY, *found(ENDS | {"softmax-rope": 6.5}))
-    assert said["softmax-rope-learned-loss"] == said["softmax-rope-curve"] == "not supported"
-
-
-def test_the_headline_is_about_learned_positions_first(found):
-    assert headline_of(STUDY, *found()) == (
-        "With RoPE softmax attention ends at 6.000 [5.995, 6.005] nats per masked token; minus learned positions that "
-        "is -0.500 [-0.500, -0.500] (RoPE lower). Elu+1 with RoPE after its map and a fixed decay, minus softmax "
-        "attention with RoPE, is -0.100 [-0.109, -0.091] (elu+1 lower). With a gate and a local convolution it is "
-        "-0.100 [-0.109, -0.091] (elu+1 lower)."
-    )
-
-
-def test_what_is_not_beyond_doubt_is_said(found):
-    said = headline_of(STUDY, *found(ENDS | {"softmax-rope": 5.4005}))
-    assert said.count("elu+1 lower") == 0, said
-
-
-def test_figures(found, tmp_path):
-    root, comparison, curves = found()
-    _, stems = drawn(STUDY, tmp_path / "output", root, comparison, curves)
-    assert stems == {"validation", "final-loss", "training"}
 
 
 def test_equal_weights_on_all_keys_are_those_of_an_encoder(found):

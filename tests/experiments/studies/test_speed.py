@@ -112,37 +112,10 @@ def test_a_killed_run_measures_only_what_is_missing_and_a_third_nothing(smoke, t
     assert "come from more than one run" not in (smoke / "report.md").read_text()
 
 
-@pytest.mark.slow
-def test_tables_and_figures_are_rebuilt_from_the_record_alone(smoke, tmp_path):
-    root = tmp_path / smoke.name
-    root.mkdir()
-    shutil.copy(smoke / "comparison.json", root)
-    (root / f"{RECORD}.gz").write_bytes(gzip.compress((smoke / RECORD).read_bytes()))
-    assert main(["report", str(root)]) == 0
-    for name in ("times.csv", "memory.csv", "rate.csv", "targets.csv", "report.md", "figures/operation-time.svg"):
-        assert (root / name).read_bytes() == (smoke / name).read_bytes(), name
-
-
-@pytest.mark.slow
-def test_another_preset_in_the_same_directory_is_refused(smoke, capsys):
-    assert run(smoke, preset="cpu") == 2
-    assert "lengths ([32, 64] there" in capsys.readouterr().err
-
-
 def test_settings_that_are_not_set_are_those_on_record(tmp_path, capsys):
     shutil.copytree(SPEED.with_name("speed-decoding"), tmp_path / "speed")
     assert run(tmp_path / "speed", "--dry-run", preset="decoding") == 0
     assert "time of decoding" not in capsys.readouterr().out  # all of it is on record
-
-
-@pytest.mark.parametrize("options", [["--data", "stdlib"], ["--variants=softmax-none"], ["--steps", "360"]])
-def test_options_about_training_are_refused(tmp_path, capsys, options):
-    assert run(tmp_path / "refused", *options) == 2
-    output, message = capsys.readouterr()
-    assert output == ""
-    assert message.startswith(f"error: {options[0].partition('=')[0]} says what is trained")
-    assert message.count("\n") == 1
-    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.parametrize("preset", ["cpu", "one-thread"])

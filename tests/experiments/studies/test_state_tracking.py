@@ -1,8 +1,5 @@
 """The study of state tracking: accuracies by position, verdicts and the answer from made-up ones."""
 
-import itertools
-import json
-
 import pandas as pd
 import pytest
 import torch
@@ -10,15 +7,10 @@ import torch
 from experiments.config import Config
 from experiments.data.registry import load_corpus
 from experiments.studies import tables
-from experiments.studies.registry import STUDIES
 from experiments.studies.state_tracking import measure as tracking
 from experiments.train.chosen_objective import make_objective
 from tests.made_up import make_record
 
-from .conftest import drawn, headline_of, opened, verdicts, write
-
-TRACKING = STUDIES["state-tracking"]
-NOISE = (0.0, 0.001, -0.001)
 BEST, WITHOUT = "elu+1-selective-after@decay=gate", "elu+1-rope-after@decay=gate"
 
 
@@ -51,50 +43,3 @@ def test_a_text_has_no_state(next_byte, tmp_path):
     config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
     (note,) = tracking.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
     assert "give --data parity-64" in note
-
-
-@pytest.fixture
-def made_up(make_comparison, tmp_path):
-    def make(best=0.97, variants=TRACKING.variants):
-        root = make_comparison(tmp_path / f"made-up-{best}", ",".join(variants), 3)
-        rows = [
-            (variant, seed, factor, (best if variant == BEST else (0.95, 0.6, 0.5)[place]) + NOISE[seed])
-            for variant, seed in itertools.product(variants, range(3))
-            for place, factor in enumerate(tracking.FACTORS)
-        ]
-        write(tracking.ACCURACIES, root, rows)
-        record = json.loads((root / "comparison.json").read_text())
-        record["config"]["data"] = "s3-16"
-        (root / "comparison.json").write_text(json.dumps(record))
-        return opened(root)
-
-    return make
-
-
-def test_verdicts(made_up):
-    found = verdicts(TRACKING, *made_up())
-    assert found[f"{BEST}-goes-on"] == found[f"{BEST}-tracks"] == found["selective-more-with-gate"] == "supported"
-    assert found[f"{WITHOUT}-goes-on"] == found["selective-more"] == "not supported"
-
-
-def test_the_headline_names_the_best(made_up):
-    said = headline_of(TRACKING, *made_up())
-    assert "Up to four times the training length the state is tracked by elu+1 with selective angles" in said
-    assert "97.0%" in said
-    said = headline_of(TRACKING, *made_up(0.7))
-    assert "tracked by" not in said
-    assert "guessing gets 16.7%" in said
-
-
-def test_the_table_and_the_figures(made_up, tmp_path):
-    entries, stems = drawn(TRACKING, tmp_path / "output", *made_up())
-    shown = entries[-1].table.set_index("variant").map(lambda cell: cell.partition(" ")[0])
-    assert shown.loc[BEST].tolist() == ["3", "97.0%", "97.0%", "97.0%"]
-    assert shown.loc[WITHOUT].tolist() == ["3", "95.0%", "60.0%", "50.0%"]
-    assert list(shown.columns) == ["n", "32", "64", "128"]
-    assert stems == {"by-length"}
-
-
-def test_variants_without_settings_are_drawn_too(made_up, tmp_path):
-    _, stems = drawn(TRACKING, tmp_path / "output", *made_up(variants=["softmax-rope", "elu+1-rope-after"]))
-    assert stems == {"by-length"}

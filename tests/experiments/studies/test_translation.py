@@ -1,7 +1,6 @@
 """The study of translation: a run from the command line to the report, and verdicts from made-up figures."""
 
 import io
-import itertools
 import json
 import shutil
 
@@ -14,10 +13,7 @@ from experiments.config import Config
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
 from experiments.studies.translation import measure as measured
-from experiments.study import TableEntry
 from tests.made_up import make_record
-
-from .conftest import drawn, headline_of, opened, verdicts, write
 
 STUDY = STUDIES["translation"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
@@ -151,63 +147,3 @@ def test_presets_train_and_search_as_the_published_method_does():
         assert config.label_smoothing == 0.1
         assert config.schedule == "inverse-sqrt"
         assert config.steps >= measured.AVERAGED * config.checkpoint_every
-
-
-GATED_SOFTMAX = "softmax-rope@decay=gate@local_conv=4"
-BLEU = {
-    "softmax-none": 30,
-    "softmax-sinusoidal": 33,
-    "softmax-rope": 34,
-    GATED_SOFTMAX: 33.5,
-    "elu+1-none": 31,
-    "elu+1-rope-after": 32,
-    GATED: 35,
-}
-NOISE = (0.0, 0.02, -0.03)
-
-
-@pytest.fixture
-def made_up(make_comparison, tmp_path):
-    root = make_comparison(tmp_path / "made-up", ",".join(STUDY.variants), 3)
-    runs = [*itertools.product(STUDY.variants, range(3))]
-    scores = [
-        (variant, seed, BLEU[variant] + NOISE[(seed + len(variant)) % 3], 1000, 5, "0" * 16, "nrefs:1")
-        for variant, seed in runs
-    ]
-    write(measured.SCORES, root, scores)
-    texts = [
-        (variant, seed, number, f"text {number}", f"Text {number}", f"{variant} {number}")
-        for (variant, seed), number in itertools.product(runs, range(20))
-    ]
-    write(measured.TRANSLATIONS, root, texts)
-    return opened(root)
-
-
-def test_verdicts(made_up):
-    found = verdicts(STUDY, *made_up)
-    assert found["softmax-rope-softmax-sinusoidal-bleu"] == found["elu+1-rope-after-softmax-rope-behind"] == "supported"
-    assert found[f"{GATED}-elu+1-rope-after-bleu"] == "supported"
-    assert found[f"{GATED_SOFTMAX}-softmax-rope-bleu"] == "not supported"
-    assert found[f"{GATED}-softmax-rope-behind"] == found[f"{GATED}-{GATED_SOFTMAX}-behind"] == "not supported"
-
-
-def test_the_headline_tells_the_best_and_the_published_comparison(made_up):
-    said = headline_of(STUDY, *made_up)
-    assert "The highest BLEU of softmax attention: softmax attention with RoPE, 34.0 [33.9, 34.1]; of linear" in said
-    assert "attention: elu+1 with RoPE after its feature map, a gate and a local convolution, 35.0" in said
-    assert "RoPE gives softmax attention +1.0" in said
-
-
-@pytest.mark.slow
-def test_the_tables_and_the_figures(made_up, tmp_path):
-    entries, stems = drawn(STUDY, tmp_path / "output", *made_up)
-    shown, how, samples = (entry.table for entry in entries if isinstance(entry, TableEntry))
-    bleu = shown.set_index("variant")["test BLEU"]
-    assert bleu["RoFormer (2104.09864) on WMT14"] == "27.5"
-    assert bleu["softmax-rope"].startswith("34.0 [")
-    assert how.to_numpy().tolist() == [["nrefs:1", "1,000"]]
-    assert len(samples) == measured.SHOWN * (2 + len(STUDY.variants))
-    assert samples["words"].iloc[:3].tolist() == ["text 0", "Text 0", "softmax-none 0"]
-    assert samples["by"].iloc[2 + len(STUDY.variants)] == "text 2"
-    assert samples["words"].iloc[-1] == f"{STUDY.variants[-1]} 19"
-    assert stems == {"bleu", "validation", "training", "final", "throughput"}

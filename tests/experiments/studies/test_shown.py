@@ -1,0 +1,72 @@
+"""What each study says of a committed comparison: verdicts as in claims.csv, headline, figures and tables.
+
+After a wanted change ``python -m tests.experiments.studies.test_shown`` writes shown.md anew, for a person to read.
+"""
+
+import csv
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from experiments.show import entries, style
+from experiments.show.keys import shown_of
+from experiments.show.words import headline
+from experiments.studies.registry import STUDIES
+from experiments.study import TableEntry
+
+from .conftest import RESULTS, opened, rows_of
+
+SHOWN = Path(__file__).with_name("shown.md")
+RECORDED = [
+    *("convergence", "copying", "decay", "denominator", "features", "forgetting", "glue-mrpc", "length", "mask"),
+    *("length-forgetting", "long-documents", "mlm", "pairing", "positions", "recall", "speed"),
+    *("state-tracking-a5-16", "tokens", "translation"),
+]
+COMPARISONS = [f"reference/{name}" for name in RECORDED] + ["recipe/recipe-adamw-0.9"]
+
+
+@cache
+def rows(name):
+    root, comparison, curves = opened(RESULTS / name)
+    return rows_of(STUDIES[comparison.study], root, comparison, curves, root.name)
+
+
+def shown(name: str, output: Path) -> Iterator[str]:
+    """The lines of a section."""
+    yield from (f"## {name}", "", headline(rows(name), shown_of(rows(name).study)), "")
+    for entry in entries.entries_of(rows(name), output):
+        if isinstance(entry, TableEntry):
+            for line in [entry.table.columns, *entry.table.to_numpy(dtype=object)]:
+                yield f"| {' | '.join(map(str, line))} |"
+        else:
+            yield f"{entry.stem}.svg: {entry.title}"
+        yield ""
+
+
+def made_alone(make, directory, stem):
+    with style.style():
+        return make() is not None
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+@pytest.mark.parametrize("saves", [lambda *_: True, pytest.param(made_alone, marks=pytest.mark.slow)])
+def test_what_is_said_of_a_committed_comparison(name, saves, tmp_path, monkeypatch):
+    monkeypatch.setattr(entries.style, "save_figure", saves)
+    said = "\n".join(shown(name, tmp_path))
+    assert f"{said}\n" in SHOWN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_verdicts_are_those_of_the_table_of_claims(name):
+    table = csv.DictReader((RESULTS / "claims.csv").read_text(encoding="utf-8").splitlines())
+    committed = {row["claim"]: row for row in table if row["comparison"] == name}
+    found = rows(f"reference/{name}").claims
+    assert {key: row["verdict"] for key, row in committed.items()} == {key: row.verdict for key, row in found.items()}
+
+
+if __name__ == "__main__":
+    entries.style.save_figure = made_alone
+    lines = (line for name in COMPARISONS for line in shown(name, Path()))
+    SHOWN.write_text("\n".join(["# What studies say of committed comparisons", "", *lines]) + "\n", encoding="utf-8")
