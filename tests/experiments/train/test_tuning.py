@@ -7,11 +7,11 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from experiments.judge.progress import Follower
 from msgspec.structs import replace
 
 from experiments.cli import main
 from experiments.commands import run_training
+from experiments.commands.watch import Follower
 from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
 from experiments.records.files import write_json
