@@ -35,10 +35,9 @@ from experiments.records.record import (
 )
 from experiments.records.schema import Comparison, PackedStatus, Status
 from experiments.studies.registry import STUDIES
-from experiments.train.checkpoint import checkpoint_path, read_checkpoint
+from experiments.train.checkpoint import checkpoint_path, read_checkpoint, weights_as_bytes
 from experiments.train.tokens import FILE as TOKENIZER
 from experiments.train.trained_models import PACKED_SEED, packed_weights
-from experiments.train.weights import weights_as_bytes
 
 REBUILT = ("curves", "summary")
 """tables that ``report`` makes"""

@@ -8,7 +8,7 @@ import pandas as pd
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
-from experiments.train.tuning import figures_of
+from experiments.train.tuning import search_of
 
 
 def trials(root: Path) -> pd.DataFrame | None:
@@ -21,7 +21,7 @@ def trials(root: Path) -> pd.DataFrame | None:
         return None
     best, rows = (min if comparison.objective.better == "lower" else max), []
     for variant in comparison.variants:
-        tried = figures_of(root, comparison, variant.name)
+        tried = search_of(root, comparison, variant.name).figures
         means = {rate: math.fsum(values) / len(values) for rate, values in tried.items() if values}
         rates = [rate for rate, mean in means.items() if math.isfinite(mean)]
         place = rates.index(best(rates, key=means.__getitem__)) if rates else 0
@@ -35,7 +35,8 @@ def table(rows: Rows) -> pd.DataFrame | None:
     root, comparison = rows.root, rows.comparison
     if not comparison.learning_rates:
         return None
-    figures = {variant.name: figures_of(root, comparison, variant.name) for variant in comparison.variants}
+    names = [variant.name for variant in comparison.variants]
+    figures = {name: search_of(root, comparison, name).figures for name in names}
     rates = sorted({rate for of_variant in figures.values() for rate in of_variant})
     shown = []
     for variant in comparison.variants:

@@ -67,6 +67,8 @@ def misfits(data: Data, config: Config) -> Iterator[str]:
         )
     if config.tokenizer == "wordpiece" and config.objective != "masked" and not examples:
         yield "--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe"
+    if config.objective == "masked" and config.context < 3:
+        yield f"--context is {config.context}; give 3 or more, as a window of masked tokens has two at its ends"
     if examples and (config.objective != "next" or config.diagnose_windows):
         yield (
             f"--objective is {config.objective} and --diagnose-windows is {config.diagnose_windows}, which are for "

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from experiments.config import Config
 from experiments.data.examples import NEARER, SPLITS, Examples
 from experiments.records.schema import ONE_ANSWER, ObjectiveRecord
+from experiments.train.counting import naive_bayes, overlap, repeated
 from experiments.train.from_examples import FromExamples, Numbers, padded
 from experiments.train.objectives import Batch, Metric, at_least_single
 from experiments.train.pretrained import Pretrained
 from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer, of_texts
-from experiments.train.word_counts import naive_bayes, overlap, repeated
 from experiments.variants import Variant
 from linear_rope.heads import Classifier
 

@@ -20,21 +20,20 @@ from experiments.records.record import MetricsLog
 from experiments.records.schema import MetricsRow, Split
 from experiments.train.checkpoint import (
     KEPT,
+    as_tensors,
     checkpoint_path,
     load_newest_checkpoint,
     read_checkpoint,
     save_checkpoint,
 )
+from experiments.train.devices import Batches, KernelShare
 from experiments.train.evaluate import attention_statistics, evaluate, on_device
 from experiments.train.group import Group
-from experiments.train.kernel_share import KernelShare
 from experiments.train.models import build_model
 from experiments.train.objectives import Batch, Objective
 from experiments.train.optimizers import make_optimizer
-from experiments.train.prefetch import Batches
 from experiments.train.schedule import fall_begins, last_constant_step, learning_rate_at
 from experiments.train.steps import DIVERGED, QueuedSteps, RunFailed, Steps, are_queued
-from experiments.train.weights import as_tensors
 from experiments.variants import Variant
 
 

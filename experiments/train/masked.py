@@ -31,14 +31,7 @@ class MaskedToken(EachToken, NextToken):
 
     name, kind = "masked token", "masked"
     primary = Metric("nats_per_masked_token", "nats per masked token", "lower")
-    token = "tokens"
     tokenizer: TextTokenizer
-
-    def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
-        if context < 3:
-            raise ValueError(f"context is {context}; give 3 or more, as a window of masked tokens has two at its ends")
-        self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
-        super().__init__(corpus, context, batch_size)
 
     def tokens(self, content: Bytes) -> Tokens:
         return self.tokenizer.encode_once(lines(content))

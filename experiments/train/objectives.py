@@ -26,9 +26,9 @@ from experiments.data.examples import SPLITS
 from experiments.data.generated import split_generator
 from experiments.records.files import write_atomically
 from experiments.records.schema import GUESSING, Floor, ObjectiveRecord, Split
+from experiments.train.counting import NAMES, WittenBell
 from experiments.train.models import Trained
-from experiments.train.ngrams import NAMES, WittenBell
-from experiments.train.tokens import FILE, SubwordTokenizer, Tokenizer
+from experiments.train.tokens import FILE, SubwordTokenizer, TextTokenizer, Tokenizer
 from experiments.variants import Variant
 
 PIECE = 2**22
@@ -207,8 +207,12 @@ class NextToken(Objective):
     token = "bytes"
     corpus: Corpus
 
-    def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
+    def __init__(
+        self, corpus: Corpus, context: int, batch_size: int, tokenizer: SubwordTokenizer | TextTokenizer | None = None
+    ) -> None:
         self.corpus, self.length, self.batch_size = corpus, context, batch_size
+        if tokenizer is not None:
+            self.tokenizer, self.vocabulary, self.token = tokenizer, tokenizer.size, "tokens"
         self.splits: dict[str, Tokens] = {split: self.tokens(getattr(corpus, split)) for split in SPLITS}
         for split, tokens in self.splits.items():
             if len(tokens) < context + 1:
@@ -366,13 +370,11 @@ class NextSubword(NextOfText):
     """Predicting the next subword of a text; bits per byte are of the bytes that the targets stand for."""
 
     name = "next subword"
-    token = "tokens"
     tokenizer: SubwordTokenizer
 
-    def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: SubwordTokenizer) -> None:
-        self.tokenizer, self.vocabulary = tokenizer, len(tokenizer.pieces)
-        self._lengths = torch.tensor([len(piece) for piece in tokenizer.pieces])
-        super().__init__(corpus, context, batch_size)
+    @cached_property
+    def _lengths(self) -> Tensor:
+        return torch.tensor([len(piece) for piece in self.tokenizer.pieces])
 
     def tokens(self, content: Bytes) -> Tokens:
         return self.tokenizer.encode(content)

@@ -66,6 +66,11 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower for what is not one of its files
             raise wrong_file(str(path), f"is no tokenizer ({type(error).__name__})", cls.remedy) from None
 
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+        return int(self._tokenizer.get_vocab_size())
+
     @cached_property
     def sha256(self) -> str:
         return hashlib.sha256(self.json.encode()).hexdigest()
@@ -150,11 +155,6 @@ class TextTokenizer(Tokenizer):
     @property
     def special(self) -> tuple[str | None, ...]:
         return tuple(self.pieces(range(len(SPECIAL))))
-
-    @property
-    def size(self) -> int:
-        """Number of ids."""
-        return int(self._tokenizer.get_vocab_size())
 
     @property
     def note(self) -> str:

@@ -12,9 +12,8 @@ from experiments.console import counted
 from experiments.records.files import LARGEST_CHECKPOINT, read_file, wrong_file
 from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
-from experiments.train.checkpoint import load_newest_checkpoint
+from experiments.train.checkpoint import load_newest_checkpoint, weights_from_bytes
 from experiments.train.models import Trained, build_model
-from experiments.train.weights import weights_from_bytes
 from experiments.variants import get_variant
 
 PACKED_SEED = 0
@@ -36,19 +35,23 @@ def packed_weights(root: Path, variant: str) -> Path:
     return root / "weights" / f"{variant}.safetensors"
 
 
+def untrained_model(comparison: Comparison, variant: str, seed: int, objective: Trained) -> Any:
+    """The model of a run as it begins."""
+    (settings,) = (each.settings for each in comparison.variants if each.name == variant)
+    config = replace(Config(**comparison.config), **settings)
+    return build_model(get_variant(variant), config, seed, objective.of(settings))
+
+
 def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, objective: Trained) -> Any:
     """The model of a packed run, in eval mode. Raises ValueError if its weights are not packed, or damaged."""
-    path = packed_weights(root, variant)
+    path, remedy = packed_weights(root, variant), "take it from where it was packed"
     if seed != PACKED_SEED or not path.exists():
         names = [each.name for each in comparison.variants if packed_weights(root, each.name).exists()]
         there = f"weights of seed {PACKED_SEED} of {', '.join(names)}" if names else "no weights"
         raise ValueError(
             f"{variant} seed {seed} in {root} has no trained model (it is packed there, with {there}); train it again"
         )
-    (settings,) = (each.settings for each in comparison.variants if each.name == variant)
-    config = replace(Config(**comparison.config), **settings)
-    model = build_model(get_variant(variant), config, seed, objective.of(settings))
-    remedy = "take it from where it was packed"
+    model = untrained_model(comparison, variant, seed, objective)
     content = read_file(path, remedy, LARGEST_CHECKPOINT)
     try:
         model.load_state_dict(weights_from_bytes(content))
@@ -71,16 +74,11 @@ def trained_models(
     added to ``notes``, unless it is among those that were measured ``before``. How many are done is printed now and
     then.
     """
-    config = Config(**comparison.config)
-    settings = {variant.name: variant.settings for variant in comparison.variants}
     for name, seed in counted(finished_runs(root, comparison), f"{measured}: trained models"):
-        own = replace(config, **settings[name])
-        model = build_model(get_variant(name), own, seed, objective.of(settings[name]))
+        model = untrained_model(comparison, name, seed, objective)
         checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)
-        if checkpoint is None or checkpoint.step != config.steps:
-            if (name, seed) not in before:
-                notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
-            continue
-        model.load_state_dict(checkpoint.model)
-        model.to(measuring_device(comparison)).eval()
-        yield name, seed, model
+        if checkpoint is not None and checkpoint.step == comparison.config["steps"]:
+            model.load_state_dict(checkpoint.model)
+            yield name, seed, model.to(measuring_device(comparison)).eval()
+        elif (name, seed) not in before:
+            notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")

@@ -12,7 +12,7 @@ from experiments.config import Config
 from experiments.data.examples import SPLITS, Examples
 from experiments.records.schema import UNIGRAM, Floor
 from experiments.train.checkpoint import averaged_weights
-from experiments.train.dictionary import word_by_word
+from experiments.train.counting import word_by_word
 from experiments.train.from_examples import FromExamples, Numbers, padded
 from experiments.train.objectives import Batch, EachToken, Metric, at_least_single, unigram_loss
 from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer, of_texts

@@ -43,6 +43,8 @@ class Search(NamedTuple):
     """by rate, those of its trials"""
     missing: list[tuple[float, int]]
     """trials, as (rate, seed), that have to end before it can go on; none: it has ended"""
+    figures: dict[float, list[float]]
+    """by rate, those of its trials that have ended, NaN of one that diverged"""
     rate: float | None = None
     """the best, of a search that has ended; None: the loss diverged at every rate"""
     not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
@@ -69,13 +71,14 @@ def search(
     while True:
         tried = {rate: seeds if rate in on_all else seeds[:1] for rate in rates}
         figures = {(rate, seed): figure(rate, seed) for rate in rates for seed in tried[rate]}
-        missing = [trial for trial, value in figures.items() if value is None]
-        if missing:
-            return Search(rates, tried, missing)
-        means = {rate: sum(figures[rate, seed] or 0.0 for seed in tried[rate]) / len(tried[rate]) for rate in rates}
+        ended = {rate: [value for seed in tried[rate] if (value := figures[rate, seed]) is not None] for rate in rates}
+        found = Search(rates, tried, [trial for trial, value in figures.items() if value is None], ended)
+        if found.missing:
+            return found
+        means = {rate: sum(values) / len(values) for rate, values in ended.items()}
         alive = [rate for rate in rates if math.isfinite(means[rate])]
         if not alive:
-            return Search(rates, tried, [], None, "diverged")
+            return found._replace(not_tuned="diverged")
         # A mean is compared with means of as many seeds.
         compared = [rate for rate in alive if rate in on_all] or alive
         best = (min if better == "lower" else max)(compared, key=means.__getitem__)
@@ -90,8 +93,7 @@ def search(
             place = rates.index(best)
             asked = {rate for rate in rates[max(0, place - 1) : place + 2] if rate in alive}
             if asked <= on_all:
-                edge: Literal["", "lower edge", "upper edge"] = "lower edge" if lower else "upper edge" if upper else ""
-                return Search(rates, tried, [], best, edge)
+                return found._replace(rate=best, not_tuned="lower edge" if lower else "upper edge" if upper else "")
             on_all |= asked
 
 
@@ -136,26 +138,19 @@ def trial_name(variant: str, rate: float) -> str:
 def search_of(root: Path, comparison: Comparison, variant: str) -> Search:
     """How far the search for a variant's rate has come by the trials on disk."""
     seeds = range(SEED, SEED + max(1, comparison.rate_seeds))
-    comparison = replace(comparison, config=_config(root, comparison))
+    trained_with = replace(comparison, config=_config(root, comparison))
 
     def figure(rate: float, seed: int) -> float | None:
-        return _figure(root, comparison, variant, rate, seed)
+        """One that failed otherwise than by diverging (was killed, say) has not ended: it is repeated."""
+        run = root / TRIALS, trial_name(variant, rate), seed
+        status = run_status(*run)
+        if status.state == "done":
+            return _tested_figure(trained_with, run_rows(*run))
+        diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
+        return math.nan if diverged else None
 
     most_beyond = MOST_BEYOND if comparison.rate_seeds else 0
     return search(comparison.learning_rates, seeds, comparison.objective.better, figure, most_beyond)
-
-
-def _figure(root: Path, comparison: Comparison, variant: str, rate: float, seed: int) -> float | None:
-    """A trial's primary metric on the validation split, of the weights that it tests; NaN and None as in ``search``.
-
-    One that failed otherwise than by diverging (was killed, say) has not ended: it is repeated.
-    """
-    run = root / TRIALS, trial_name(variant, rate), seed
-    status = run_status(*run)
-    if status.state == "done":
-        return _tested_figure(comparison, run_rows(*run))
-    diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
-    return math.nan if diverged else None
 
 
 def _config(root: Path, comparison: Comparison) -> dict[str, Any]:
@@ -166,15 +161,11 @@ def _config(root: Path, comparison: Comparison) -> dict[str, Any]:
     return comparison.config | {name: there[name] for name in ("steps", "budgets") if name in there}
 
 
-def _fixes_its_rate(variant: VariantRecord) -> bool:
-    return "learning_rate" in get_variant(variant.name).settings
-
-
 def trials(root: Path, comparison: Comparison) -> Comparison:
     """The comparison of all trials: every variant whose name does not fix its rate, at every rate that is tried."""
     variants, initial_weights, seeds = [], dict[str, str](), {SEED}
     for variant in comparison.variants if comparison.learning_rates else []:
-        if _fixes_its_rate(variant):
+        if "learning_rate" in get_variant(variant.name).settings:
             continue
         for rate, of_rate in search_of(root, comparison, variant.name).seeds.items():
             name, baseline = trial_name(variant.name, rate), trial_name(variant.baseline, rate)
@@ -232,17 +223,10 @@ def untuned(comparison: Comparison) -> list[VariantRecord]:
 
 
 def _tested_figure(comparison: Comparison, rows: list[MetricsRow]) -> float:
+    """A trial's primary metric on the validation split, of the weights that it tests."""
     name, steps = comparison.objective.metric, comparison.config["steps"]
     by_step = {row.step: row.metrics[name] for row in rows if row.split == "validation" and name in row.metrics}
     if comparison.config.get("tested") != "best":
         return by_step.get(steps, math.nan)
     best = min if comparison.objective.better == "lower" else max
     return best((value for step, value in by_step.items() if step), default=math.nan)
-
-
-def figures_of(root: Path, comparison: Comparison, variant: str) -> dict[float, list[float]]:
-    """By rate, the figures of a variant's trials that have ended, NaN of one that diverged; by seed."""
-    tried = search_of(root, comparison, variant).seeds.items()
-    comparison = replace(comparison, config=_config(root, comparison))
-    found = {rate: [_figure(root, comparison, variant, rate, seed) for seed in seeds] for rate, seeds in tried}
-    return {rate: [value for value in values if value is not None] for rate, values in found.items()}

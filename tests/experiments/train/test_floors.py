@@ -17,7 +17,7 @@ from experiments.data.examples import NEARER, examples_of
 from experiments.data.registry import load_corpus
 from experiments.records.schema import Floor
 from experiments.train.chosen_objective import make_objective
-from experiments.train.ngrams import WittenBell
+from experiments.train.counting import WittenBell
 from experiments.train.objectives import floors_of
 
 TEXT = ("a man and a dog walk by the old river and the man sings. " * 60 + "The dog barks at the moon. " * 60).encode()

@@ -9,9 +9,9 @@ import torch
 from experiments.config import Config
 from experiments.records.record import read_metrics
 from experiments.train import steps
+from experiments.train.devices import Batches
 from experiments.train.models import build_model
 from experiments.train.optimizers import make_optimizer
-from experiments.train.prefetch import Batches
 from experiments.variants import get_variant
 from tests.training import train_run
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from experiments.train.ngrams import ORDERS, WittenBell
+from experiments.train.counting import ORDERS, WittenBell
 
 
 def defined(train, window, place, order, vocabulary):

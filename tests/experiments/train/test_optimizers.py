@@ -7,8 +7,7 @@ import torch
 
 from experiments.presets import get_preset
 from experiments.train.models import Shape, build_model
-from experiments.train.muon import all_orthogonal, orthogonal
-from experiments.train.optimizers import block_matrices, make_optimizer
+from experiments.train.optimizers import all_orthogonal, block_matrices, make_optimizer, orthogonal
 from experiments.variants import get_variant
 
 CONFIG = dataclasses.replace(get_preset("smoke").config, optimizer="muon", learning_rate=0.01)

@@ -12,7 +12,7 @@ from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
 from experiments.records.record import WALL_CLOCK
 from experiments.train import loop
-from experiments.train.kernel_share import BEGINS_AFTER, STEPS, KernelShare, busy_seconds
+from experiments.train.devices import BEGINS_AFTER, STEPS, KernelShare, busy_seconds
 from experiments.train.models import build_model
 from experiments.train.objectives import NextByte, NextSubword, TextOnDevice
 from experiments.train.optimizers import make_optimizer
@@ -156,8 +156,8 @@ def test_a_profile_of_pytorch_is_read():
 def test_the_share_is_of_some_steps_after_the_start(monkeypatch):
     made = SimpleNamespace(start=lambda: None, stop=lambda: None, events=lambda: [event(0, 3_000_000)])
     clock = iter([10.0, 14.0])
-    monkeypatch.setattr("experiments.train.kernel_share.profile", lambda activities: made)
-    monkeypatch.setattr("experiments.train.kernel_share.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("experiments.train.devices.profile", lambda activities: made)
+    monkeypatch.setattr("experiments.train.devices.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     kernels = KernelShare(first_step=100)
     for step in range(100, 100 + BEGINS_AFTER + STEPS):

@@ -22,7 +22,6 @@ from experiments.show.rates import trials as rates_tried
 from experiments.studies.registry import STUDIES
 from experiments.train.tuning import (
     fewest_trials,
-    figures_of,
     parse_rates,
     search,
     search_of,
@@ -134,7 +133,9 @@ def test_the_rule_finds_the_best_rate(losses, grid, rate, not_tuned, rates, on_a
     assert [each for each, seeds in found.seeds.items() if len(seeds) > 1] == on_all
     assert rounds in (None, [len(each) for each in asked])
     if callable(losses):
-        assert searched(lambda rate: -losses(rate), grid=grid, better="higher")[0] == found
+        assert (
+            searched(lambda rate: -losses(rate), grid=grid, better="higher")[0]._replace(figures=found.figures) == found
+        )
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
@@ -206,8 +207,7 @@ def test_of_a_fixed_grid_the_choice_is_the_best_validation_figure_and_never_of_a
     comparison.config["tested"] = tested
     found = search_of(root, comparison, VARIANT)
     assert (found.rate, found.rates, found.missing) == (best, comparison.learning_rates, [])
-    by_rate = figures_of(root, comparison, VARIANT).values()
-    assert [value for values in by_rate for value in values] == pytest.approx(figures, nan_ok=True)
+    assert [value for values in found.figures.values() for value in values] == pytest.approx(figures, nan_ok=True)
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
     assert search_of(root, comparison, VARIANT).missing == [(0.002, 0)]
 

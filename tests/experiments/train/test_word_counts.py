@@ -5,8 +5,7 @@ from math import log
 import numpy as np
 import pytest
 
-from experiments.train.dictionary import word_by_word
-from experiments.train.word_counts import naive_bayes, overlap, repeated
+from experiments.train.counting import naive_bayes, overlap, repeated, word_by_word
 
 
 def test_naive_bayes_weighs_each_word_by_its_share_in_a_class():
