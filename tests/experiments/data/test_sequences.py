@@ -16,7 +16,6 @@ from experiments.data.registry import load_corpus
 from experiments.train.chosen_objective import make_objective
 from experiments.train.evaluate import evaluate
 from experiments.train.objectives import GeneratedSequences
-from experiments.train.steps import Steps
 
 SIZES = {f"recall-{length}": length for length in (64, 128, 256, 512)} | {"copying-32": 64, "copying-128": 256}
 SIZES |= {f"{group}-64": 64 for group in GROUPS} | {"recall-256-full": 256, "induction-64": 64}
@@ -140,27 +139,6 @@ def test_splits_are_fixed_and_have_no_sequence_in_common(name, context):
     assert torch.equal(task.windows("test", 7)[0], of_split["test"][:7])
 
 
-def test_a_batch_is_a_pure_function_of_seed_and_step():
-    task, again = (make_objective(load_corpus("recall-64"), Config(context=64, batch_size=8)) for _ in range(2))
-    later = [task.batch(3, step)[0] for step in (7, 5)]
-    assert torch.equal(later[1], again.batch(3, 5)[0])
-    assert not torch.equal(later[0], later[1])
-    assert not torch.equal(again.batch(4, 5)[0], later[1])
-
-
-def test_the_record_says_what_the_evaluation_is_made_of():
-    record = load_corpus("copying-32").describe()
-    assert record.splits == {"train": 0, "validation": 65_000, "test": 195_000}
-    assert record.bytes == 260_000
-    assert "drawn anew for every step" in record.note
-
-
-@pytest.mark.parametrize("name", ["recall-128", "copying-32"])
-def test_another_context_is_refused(name):
-    with pytest.raises(ValueError, match=rf"--context is 100, but the sequences of --data {name}.*{SIZES[name]}"):
-        make_objective(load_corpus(name), Config(context=100, batch_size=4))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [((64, 17), "pairs is 17; give 1 to 16"), ((64, 0), "pairs is 0"), ((64, 8, 14), "vocabulary is 14; give 16 to")],
@@ -210,17 +188,6 @@ def test_loss_and_accuracy_are_those_of_the_scored_targets():
     # In batches of two and one: three of six right.
     expected = {"bits_per_byte": pytest.approx(bits), "accuracy": pytest.approx(3 / 6)}
     assert evaluate(Guess(), task, "test", 3, config) == expected
-
-
-def test_training_counts_the_scored_targets_alone():
-    task, config = known_task(), Config(context=4, batch_size=2)
-    model = Guess()
-    batch = task.windows("test", 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    trial = Steps(model, optimizer, task, config)
-    trial.make(0, batch)
-    ((_, loss, _),) = trial.read()
-    assert loss == pytest.approx((3 * math.log(4 / 3) + math.log(4 * 255)) / 4)
 
 
 @pytest.mark.parametrize(("group", "size"), [("parity", 2), ("s3", 6), ("a5", 60), ("s5", 120)])

@@ -97,11 +97,16 @@ def test_each_budget_has_its_own_and_what_is_known_is_kept():
     assert [each for each in again if each.steps == 60] == [each for each in found if each.steps == 60]
 
 
-def labelled(name, labels, classes):
-    """Pairs of texts with these labels in every split."""
-    frame = pd.DataFrame({"first": "some words", "second": [f"{n} more" for n in range(len(labels))], "label": labels})
-    config = Config(context=16, batch_size=4, **WORDPIECE)
+def examples(name, rows, columns, classes=(), **settings):
+    """An objective of these rows in every split."""
+    frame = pd.DataFrame(rows, columns=columns)
+    config = Config(**SIZES, **WORDPIECE | settings)
     return make_objective(examples_of(name, [frame] * 3, "made by the test", "", classes), config)
+
+
+def labelled(name, labels):
+    rows = [("some words", f"{n} more", label) for n, label in enumerate(labels)]
+    return examples(name, rows, ["first", "second", "label"], ("n", "y"))
 
 
 @pytest.mark.parametrize(
@@ -116,15 +121,8 @@ def labelled(name, labels, classes):
     ],
 )
 def test_the_floor_of_classes_is_the_best_constant_answer(name, labels, floor):
-    objective = labelled(name, list(labels), ("n", "y"))
+    objective = labelled(name, labels)
     assert by_name(objective, test_windows=10)["one answer to all"] == pytest.approx(floor)
-
-
-def examples(name, rows, columns, classes=(), **settings):
-    """An objective of these rows in every split."""
-    frame = pd.DataFrame(rows, columns=columns)
-    config = Config(**SIZES, **WORDPIECE | settings)
-    return make_objective(examples_of(name, [frame] * 3, "made by the test", "", classes), config)
 
 
 def test_the_floors_of_scores_are_no_correlation_and_that_of_the_words_in_common():
@@ -159,7 +157,7 @@ def test_naive_bayes_reads_no_more_than_the_runs():
 
 
 def test_the_floor_is_of_the_examples_that_are_tested():
-    objective = labelled("other", list("ynnynnnynnn"), ("n", "y"))
+    objective = labelled("other", "ynnynnnynnn")
     tested = objective.examples.test["label"].iloc[objective.chosen("test", 3)]
     assert by_name(objective, test_windows=3)["one answer to all"] == Counter(tested).most_common(1)[0][1] / 3
 

@@ -45,21 +45,6 @@ def test_bfloat16_trains_with_weights_and_moments_in_float32(tmp_path, next_byte
     assert {tensor.dtype for tensor in (*model.parameters(), *moments)} == {torch.float32}
 
 
-def test_compiled_steps_give_the_same_losses(tmp_path, next_byte, monkeypatch):
-    modules, really_compile = [], torch.compile
-
-    def compile_quickly(model):
-        modules.append(model)
-        return really_compile(model, backend="aot_eager")
-
-    monkeypatch.setattr(steps.torch, "compile", compile_quickly)
-    compiled = losses(tmp_path / "compiled", next_byte, dataclasses.replace(CONFIG, compile="yes", dropout=0.0))
-    assert len(modules) == 1
-    eager = losses(tmp_path / "eager", next_byte, dataclasses.replace(CONFIG, dropout=0.0))
-    assert len(modules) == 1
-    assert compiled == pytest.approx(eager, rel=1e-5)
-
-
 def test_batches_that_are_drawn_ahead_are_those_of_their_steps(next_byte):
     objective, threads = next_byte(CONFIG), []
 
@@ -77,18 +62,6 @@ def test_batches_that_are_drawn_ahead_are_those_of_their_steps(next_byte):
     with Batches(draw, torch.device("cpu")) as batches:
         batches.at(0)
     assert threads == [True]
-
-
-def test_a_batch_that_cannot_be_drawn_ahead_says_so_when_it_is_asked_for():
-    def draw(step):
-        if step == 1:
-            raise ValueError("no batch")
-        return (torch.zeros(1),)
-
-    with Batches(draw, torch.device("cpu"), ahead=True) as batches:
-        batches.at(0)
-        with pytest.raises(ValueError, match="no batch"):
-            batches.at(1)
 
 
 @NEEDS_CUDA

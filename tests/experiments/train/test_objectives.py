@@ -269,6 +269,7 @@ MASKED = {"objective": "masked", "tokenizer": "wordpiece", "vocabulary_size": 30
         ("masked", {"objective": "next"}, "give --objective masked, or bpe"),
         ("masked", {"context": 2}, "context is 2; give 3 or more"),
         ("answers", {"tokenizer": "bpe", "vocabulary_size": 300}, "--data recall-64 is generated"),
+        ("answers", {"context": 100}, "--context is 100, but the sequences of --data recall-64 .*; give --context 64"),
         ("answers", {"packing": "documents"}, "--packing is documents, but --data recall-64"),
         ("text", {"tokenizer": "bytes", "vocabulary_size": 256}, "--tokenizer is bytes, but --data texts is labelled"),
         ("text", MASKED, "--objective is masked .* for texts, and --data texts is labelled texts"),

@@ -168,18 +168,19 @@ def test_the_share_is_of_some_steps_after_the_start(monkeypatch):
     assert set(kernels.metrics()) < set(WALL_CLOCK)
 
 
-@pytest.mark.parametrize("setting", ["yes", "graphs"])
-def test_queued_steps_are_compiled_with_their_loss(monkeypatch, setting):
+@pytest.mark.parametrize(("kind", "setting"), [(QueuedSteps, "yes"), (QueuedSteps, "graphs"), (Steps, "yes")])
+def test_steps_are_compiled_those_that_are_queued_with_their_loss(monkeypatch, kind, setting):
     really_compile, given = torch.compile, []
 
     def compile_quickly(part, **options):
         given.append((part, options))
-        return really_compile(part, backend="aot_eager", fullgraph=True)
+        return really_compile(part, backend="eager", fullgraph=True)
 
     monkeypatch.setattr(torch, "compile", compile_quickly)
     objective = next_byte()
-    _, expected = trained(QueuedSteps, objective, CONFIG, range(3))
-    _, steps = trained(QueuedSteps, objective, dataclasses.replace(CONFIG, compile=setting), range(3))
-    assert given == [(objective.loss, {"mode": "reduce-overhead"} if setting == "graphs" else {})]
+    _, expected = trained(kind, objective, CONFIG, range(3))
+    model, steps = trained(kind, objective, dataclasses.replace(CONFIG, compile=setting), range(3))
+    part = objective.loss if kind is QueuedSteps else model
+    assert given == [(part, {"mode": "reduce-overhead"} if setting == "graphs" else {})]
     for step, other in zip(steps.read(), expected.read(), strict=True):
         assert step == pytest.approx(other, rel=1e-5)

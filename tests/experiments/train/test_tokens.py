@@ -90,16 +90,6 @@ def test_what_word_pieces_do_not_read_is_in_the_note_of_the_run(tmp_path) -> Non
     assert make_objective(corpus, Config(**settings)).corpus.note == corpus.note
 
 
-def test_tokens_of_a_text_come_back():
-    text = "An Oak-tree’s leaves: 12,5 m²\n\t“naïve” 你好"
-    bpe, wordpiece = (TextTokenizer.train([text] * 2, 400, kind) for kind in ("bpe", "wordpiece"))
-    assert bpe.decode(bpe.encode([text])[0]) == text
-    assert wordpiece.decode(wordpiece.encode(["an oak"])[0]) == "an oak"
-    assert bpe.special == wordpiece.special == SPECIAL
-    assert wordpiece.encode(["OAK"])[0].tolist() == wordpiece.encode(["oak"])[0].tolist()
-    assert [len(ids) for ids in wordpiece.encode(["你好"])] == [2]
-
-
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_equal_texts_give_equal_tokenizers(kind):
     # All pairs of different letters are equally frequent: which of them are merged is for their order to say.
