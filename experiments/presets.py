@@ -49,7 +49,7 @@ def get_preset(name: str, study: Study | None = None) -> Preset:
     own = (study.presets if study else None) or {each: {} for each in PRESETS}
     if size not in own:
         raise ValueError(
-            f"--preset is {name}, which {study.name if study else 'none'} does not have; {choices(name, own)}"
+            f"--preset is {name}, which {study.name if study else 'none'} does not have; {choices(name, [*own])}"
         )
     shared = study.shared if study else {}
     recipe = GENERAL[study.recipe][size] if study and study.recipe and size == name else {}

@@ -36,6 +36,17 @@ quantity = "test loss, bits per byte"
 region = [-inf, 0]
 resolution = "{BITS_PER_BYTE}"
 claims = [{ variant = "softmax-rope", other = "softmax-none" }, { variant = "softmax-learned", other = "softmax-none" }]
+[like.lower]
+sample = "paired"
+region = [-inf, 0]
+published = "none found"
+claims = [{ variant = "softmax-rope" }, { variant = "elu+1-rope-after", margin = 0.02 }]
+[[group]]
+like = "lower"
+over = { other = ["softmax-none", "elu+1-none"] }
+key = "{variant}-{other}"
+statement = "{variant} is lower."
+quantity = "loss"
 """
 
 
@@ -54,32 +65,13 @@ def test_a_folder_is_a_study(folder):
         get_preset("cpu", study)
 
 
-def test_a_line_of_the_file_of_claims_is_a_claim_with_what_its_group_shares(folder, make_comparison, tmp_path):
-    first, second = claims_of(read_study(folder))
-    assert (first.key, second.key) == ("softmax-rope-helps", "softmax-learned-helps")
-    assert first.statement == "softmax-rope has a lower loss than softmax-none."
+def test_a_claim_has_what_its_group_shares_and_is_like_and_there_is_one_for_each_combination_of_values(folder):
+    first, *others = claims_of(read_study(folder))
+    assert (first.key, first.statement) == ("softmax-rope-helps", "softmax-rope has a lower loss than softmax-none.")
     assert (first.published, first.region, first.margin) == ("none found; our own", (float("-inf"), 0.0), 0.01)
     assert (first.resolution, first.family) == (1e-6, "loss")
-
-
-def test_a_group_has_what_it_is_like_and_a_claim_for_each_combination_of_values(tmp_path):
-    path = tmp_path / "claims.toml"
-    path.write_text("""
-[like.lower]
-sample = "paired"
-region = [-inf, 0]
-margin = 0.01
-claims = [{ variant = "softmax-rope" }, { variant = "elu+1-rope-after", margin = 0.02 }]
-[[group]]
-like = "lower"
-over = { other = ["softmax-none", "elu+1-none"] }
-key = "{variant}-{other}"
-statement = "{variant} is lower."
-published = "none found"
-quantity = "loss"
-""")
-    found = [(claim.key, claim.margin) for claim in load_claims(path)]
-    assert found == [
+    assert [(claim.key, claim.margin) for claim in others] == [
+        ("softmax-learned-helps", 0.01),
         ("softmax-rope-softmax-none", 0.01),
         ("elu+1-rope-after-softmax-none", 0.02),
         ("softmax-rope-elu+1-none", 0.01),
@@ -119,8 +111,5 @@ def test_the_preset_v0_is_without_the_recipe_of_the_study():
         assert get_preset(size, mlm) == get_preset(name, mlm)
     with pytest.raises(ValueError, match="one-thread"):
         get_preset("one-thread,v0", convergence)
-
-
-@pytest.mark.parametrize("name", ["convergence", "forgetting", "tokens", "positions"])
-def test_a_method_does_not_say_what_the_tokens_are_which_the_run_chooses(name):
-    assert "byte-level" not in STUDIES[name].method.lower()
+    for name in ("convergence", "forgetting", "tokens", "positions"):  # the run chooses what the tokens are
+        assert "byte-level" not in STUDIES[name].method.lower()

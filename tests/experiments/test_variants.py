@@ -12,7 +12,6 @@ from experiments.variants import (
     FORM,
     OF_SCORES,
     PEER,
-    SETTINGS,
     VARIANTS,
     check_variants_differ,
     get_variant,
@@ -23,30 +22,24 @@ from linear_rope import registry
 from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
 SMOKE = get_preset("smoke").config
+BYTES = Shape(256, SMOKE.context)
 MATRICES = {position: ".attention.score_positions." for position in ("transformer-xl", "tupe", "deberta")}
 MATRICES |= {"floater": "block_positions."}
 """positions that add more than tables, and where"""
 
 
-def test_the_contract_names_exist():
-    names = "softmax-none softmax-rope favor+-none favor+-rope-after favor+-rope-before elu+1-rope-after"
-    assert {*names.split(), "performer-pytorch"} <= set(VARIANTS)
-    assert {*STUDIES["convergence"].variants} - {*VARIANTS} == {"elu+1-rope-after@decay=fixed"}
-    assert len(STUDIES["convergence"].variants) == 6
-
-
 @pytest.fixture(scope="module")
-def softmax(next_byte):
+def softmax():
     """The model that the others share their first weights with."""
-    return build_model(VARIANTS["softmax-none"], SMOKE, 3, next_byte(SMOKE))
+    return build_model(VARIANTS["softmax-none"], SMOKE, 3, BYTES)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weights(name, softmax, next_byte):
+def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weights(name, softmax):
     variant = VARIANTS[name]
     assert variant.baseline in VARIANTS
     assert variant.description
-    model = build_model(variant, SMOKE, 3, next_byte(SMOKE))
+    model = build_model(variant, SMOKE, 3, BYTES)
     logits = model(torch.zeros(1, 9, dtype=torch.int64))
     assert logits.shape == (1, 9, 256)
     assert logits.isfinite().all()
@@ -81,9 +74,9 @@ def test_positions_are_those_of_the_library_and_go_with_softmax_alone_where_they
 
 
 @pytest.mark.parametrize("preset", [SMOKE, Config()])
-def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset, next_byte):
+def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset):
     names = ["softmax-none", *(f"softmax-{position}" for position in (*OF_SCORES, "complex", "floater"))]
-    counts = {name: count_parameters(build_model(VARIANTS[name], preset, 0, next_byte(preset))) for name in names}
+    counts = {name: count_parameters(build_model(VARIANTS[name], preset, 0, BYTES)) for name in names}
     check_parameters_match(counts)
     tables = {name for name, (_, table) in counts.items() if table}
     assert tables == {*names} - {"softmax-none", "softmax-xpos", "softmax-transformer-xl", "softmax-floater"}
@@ -91,7 +84,7 @@ def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset, next_by
 
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1"])
 @pytest.mark.parametrize("preset", [SMOKE, Config()])
-def test_whatever_is_added_parameters_stay_equal(kernel, preset, next_byte):
+def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     position = "selective" if kernel == "softmax" else "selective-after"
     settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
     settings += ("@qk_norm=yes",)
@@ -102,27 +95,8 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset, next_byte):
     counts = {}
     for name in names:
         variant = get_variant(name)
-        counts[name] = count_parameters(build_model(variant, variant.config(preset), 0, next_byte(preset)))
+        counts[name] = count_parameters(build_model(variant, variant.config(preset), 0, BYTES))
     check_parameters_match(counts)
-
-
-@pytest.mark.parametrize("kernel", sorted({variant.kernel for variant in VARIANTS.values()} - {"delta", PEER}))
-def test_every_kernel_can_normalise_queries_and_keys(kernel, next_byte):
-    position = next(variant.position for variant in VARIANTS.values() if variant.kernel == kernel)
-    name = next(name for name, variant in VARIANTS.items() if (variant.kernel, variant.position) == (kernel, position))
-    plain, variant = get_variant(name), get_variant(f"{name}@qk_norm=yes")
-    assert variant.baseline == name
-    weights, others = (
-        dict(build_model(each, each.config(SMOKE), 3, next_byte(SMOKE)).named_parameters()) for each in (variant, plain)
-    )
-    gains = {weight: value.tolist() for weight, value in weights.items() if weight not in others}
-    begins = 0.35 if kernel.startswith("favor+") else 1
-    assert gains == {
-        f"blocks.{layer}.attention.{which}_norm.gain": pytest.approx([begins] * SMOKE.heads)
-        for layer in range(SMOKE.layers)
-        for which in ("query", "key")
-    }
-    assert all(torch.equal(weights[each], others[each]) for each in others)
 
 
 def test_unequal_parameters_are_refused_but_a_position_table_is_not():
@@ -144,18 +118,20 @@ def test_hundreds_of_names_do_not_read_the_installed_packages_again_and_again(mo
     assert len(read) <= 3
 
 
-@pytest.mark.parametrize("change", [{"redraw_every": 5}, {"dropout": 0.1}, {"qk_norm": "yes"}])
-def test_the_peer_refuses_what_it_cannot_do(change, next_byte):
-    with pytest.raises(ValueError, match="performer-pytorch"):
-        build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0, next_byte(SMOKE))
-
-
 @pytest.mark.parametrize(
-    ("kind", "lacking"), [("masked", "encoder"), ("labels", "encoder"), ("translation", "decoder")]
+    ("change", "shape", "said"),
+    [
+        ({"redraw_every": 5}, BYTES, "performer-pytorch"),
+        ({"dropout": 0.1}, BYTES, "performer-pytorch"),
+        ({"qk_norm": "yes"}, BYTES, "performer-pytorch"),
+        ({}, Shape(20, 16, "masked", 2), "no encoder here; leave it out"),
+        ({}, Shape(20, 16, "labels", 2), "no encoder here; leave it out"),
+        ({}, Shape(20, 16, "translation", 2), "no decoder here; leave it out"),
+    ],
 )
-def test_the_peer_is_causal_alone(kind, lacking):
-    with pytest.raises(ValueError, match=rf"^--variants: .*performer-pytorch.* no {lacking} here; leave it out"):
-        build_model(VARIANTS["performer-pytorch"], SMOKE, 0, Shape(20, 16, kind, 2))
+def test_the_peer_refuses_what_it_cannot_do(change, shape, said):
+    with pytest.raises(ValueError, match=said):
+        build_model(VARIANTS[PEER], dataclasses.replace(SMOKE, **change), 0, shape)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -171,11 +147,9 @@ def test_presets_are_valid_and_the_paper_s_is_the_paper_s(preset):
 def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration():
     variant = get_variant("favor+-rope-after@redraw_every=100@num_features=128@learning_rate=1e-3@denominator=none")
     settings = {"redraw_every": 100, "num_features": 128, "learning_rate": 1e-3, "denominator": "none"}
-    assert variant.settings == settings
-    assert (variant.kernel, variant.position) == ("favor+", "rope-after")
+    assert (variant.settings, variant.kernel, variant.position) == (settings, "favor+", "rope-after")
     assert variant.config(Config(steps=7)) == dataclasses.replace(Config(steps=7), **settings)
     assert "redraw_every 100, num_features 128" in variant.description
-    assert get_variant("favor+-rope-after") is VARIANTS["favor+-rope-after"]
 
 
 @pytest.mark.parametrize(
@@ -200,57 +174,33 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
     ("name", "said"),
     [
         ("softmax", "there is no variant 'softmax'"),
-        ("", "there is no variant ''"),
         ("favor-none@dim=64", "there is no variant 'favor-none'; did you mean 'favor+-none'? choose from softmax-none"),
         ("elu+1-t5", "t5 is a part of the score of each query with each key, and elu+1 has no scores; "),
         ("favor+-xpos", "and favor+ one a head (give @decay=retnet); "),
         ("softmax-none@", f"'' is no setting; {FORM}"),
-        ("softmax-none@=5", f"a variant has no setting ''; choose from {', '.join(SETTINGS)}"),
         ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
         ("softmax-none@Dim=64", "a variant has no setting 'Dim'; did you mean 'dim'? choose from "),
         ("softmax-none@dim=64@dim=64", "dim is set twice; set it once"),
         ("softmax-none@dim", f"'dim' is no setting; {FORM}"),
-        ("softmax-none@dim:64", f"'dim:64' is no setting; {FORM}"),
         ("softmax-none@dim=64;heads=2", f"'dim=64;heads=2' is no setting; {FORM}"),
         ("softmax-none@dim=64,heads=2", f"there is no variant 'heads=2' ({FORM}); choose from "),
-        ("softmax-none@dim=", "dim is ''; give a whole number"),
         ("softmax-none@dim=64.0", "dim is '64.0'; give a whole number"),
-        ("softmax-none@context=long", "context is 'long'; give a whole number"),
         ("softmax-none@learning_rate=fast", "learning_rate is 'fast'; give a number"),
-        ("elu+1-rope-after@denominator=", "denominator is ''; choose from unrotated, rotated, none"),
+        ("softmax-none@learning_rate=nan", "learning_rate is 'nan'; give a number, more than 0"),
+        ("favor+-none@redraw_every=-1", "redraw_every is '-1'; give a whole number, 0 or more"),
+        ("softmax-none@heads=3", "softmax-none@heads=3: dim 32 is not divisible by heads 3"),
+        ("favor+-none@num_features=7", "favor+-none@num_features=7: num_features 7 is odd"),
         ("elu+1-rope-after@denominator=../out", "denominator is '../out'; choose from unrotated, rotated, none"),
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
-        ("softmax-rope@redraw_every=5", "redraw_every says nothing; choose from the kernels favor+, "),
-        ("performer-pytorch@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
-        ("softmax-rope@qk_norm=true", "qk_norm is 'true'; choose from no, yes"),
         ("performer-pytorch@qk_norm=yes", "performer-pytorch has no qk_norm; leave it out"),
         ("delta-rope-after@qk_norm=yes", "queries and keys of length 1 anyway, so qk_norm says nothing; leave it out"),
     ],
 )
-def test_a_name_that_is_no_variant_is_refused_with_what_would_do(name, said):
+def test_a_name_that_is_no_variant_here_is_refused_with_what_would_do(name, said):
     with pytest.raises(ValueError, match=r"^--variants: ") as refusal:
-        parse_variants(f"elu+1-none,{name}")
+        check_variants_differ(parse_variants(f"elu+1-none,{name}"), SMOKE)
     assert said in str(refusal.value)
-    assert name.partition("@")[0] in str(refusal.value) or "," in name
-    assert not is_variant(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("softmax-none@learning_rate=nan", "learning_rate is 'nan'; give a number, more than 0"),
-        ("softmax-none@learning_rate=-1", "learning_rate is '-1'; give a number, more than 0"),
-        ("softmax-none@heads=3", "dim 32 is not divisible by heads 3"),
-        ("favor+-none@num_features=7", "num_features 7 is odd"),
-        ("favor+-none@redraw_every=-1", "redraw_every is '-1'; give a whole number, 0 or more"),
-        ("softmax-none@context=1", "context is '1'; give a whole number, 2 or more"),
-    ],
-)
-def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_variant_s_name(name, said):
-    with pytest.raises(ValueError, match=r"^--variants: ") as refusal:
-        get_variant(name).config(SMOKE)
-    assert f"{name}: {said}" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
