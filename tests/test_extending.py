@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_install import copy_of_the_project
+
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs/extending.md"
 SMOKE = ("--preset", "smoke", "--steps", "4", "--warmup-steps", "1", "--evaluate-every", "4")
@@ -19,14 +21,14 @@ SMOKE = ("--preset", "smoke", "--steps", "4", "--warmup-steps", "1", "--evaluate
 COMMANDS = re.findall(r"^    linear-rope (run .*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
 SHOWN = [f"{command} --dry-run" for command in COMMANDS if "--plugin squareplus" not in command]
 RUN = "run convergence --preset smoke"
-WRONG = {
-    f"{RUN} --data countin": "did you mean 'counting'? choose from stdlib, ",
-    f"{RUN} --variants windowd-none": "did you mean 'windowed-none'? choose from softmax-none, ",
-    f"{RUN} --launcher one-by-on": "did you mean 'one-by-one'? choose from local, ",
-    "run gan": "did you mean 'gain'? choose from convergence, ",
+SAID = {
+    f"{RUN} --data countin": (2, "did you mean 'counting'? choose from stdlib, "),
+    f"{RUN} --variants windowd-none": (2, "did you mean 'windowed-none'? choose from softmax-none, "),
+    f"{RUN} --launcher one-by-on": (2, "did you mean 'one-by-one'? choose from local, "),
+    "run gan": (2, "did you mean 'gain'? choose from convergence, "),
+    f"{RUN} --data messages --data-dir .": (2, "--data messages is labelled texts; give --tokenizer wordpiece"),
+    "data --data-dir .": (0, "scp me@example.org:messages.tsv ./messages.tsv"),
 }
-DATA = "data --data-dir ."
-BYTES = f"{RUN} --data messages --data-dir ."
 
 ASKED = """
 import io, json, sys
@@ -106,28 +108,21 @@ def plugins(comparison: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_an_installed_package_adds_a_map_a_position_a_kernel_and_data_and_the_record_names_it(installed, tmp_path):
+def test_an_installed_package_adds_a_map_a_position_a_kernel_data_and_a_tracker_and_the_record_names_it(
+    installed, tmp_path
+):
     variants = "squareplus-rope-after,windowed-rope-before,squareplus-none,softmax-nearer"
-    words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", variants, "--out", "out"]
-    assert "squareplus-rope-after" in suite(*words, path=installed, at=tmp_path)
+    words = ["--data", "counting", "--variants", variants, "--out", "out", "--tracker", "newest"]
+    assert "squareplus-rope-after" in suite("run", "convergence", *SMOKE, *words, path=installed, at=tmp_path)
     assert (tmp_path / "out/report.html").exists()
+    newest = json.loads((tmp_path / "out/squareplus-none/seed0/newest.json").read_text())
+    assert {"step", "train/loss", "test/bits_per_byte"} <= newest.keys()
     taken_part = plugins(tmp_path / "out")
-    assert [origin.pop("module") for origin in taken_part] == [
-        f"my_rope.{module}" for module in ("data", "kernels", "maps", "positions")
-    ]
+    modules = [f"my_rope.{module}" for module in ("data", "kernels", "maps", "positions", "trackers")]
+    assert [origin.pop("module") for origin in taken_part] == modules
     (sha256,) = {origin.pop("sha256") for origin in taken_part}
     assert re.fullmatch("[0-9a-f]{64}", sha256)
-    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 4
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_an_installed_tracker_follows_a_run_and_the_record_names_it(installed, tmp_path):
-    words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", "elu+1-none", "--out", "out"]
-    suite(*words, "--tracker", "newest", path=installed, at=tmp_path)
-    newest = json.loads((tmp_path / "out/elu+1-none/seed0/newest.json").read_text())
-    assert {"step", "train/loss", "test/bits_per_byte"} <= newest.keys()
-    assert "my_rope.trackers" in [origin["module"] for origin in plugins(tmp_path / "out")]
+    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 5
 
 
 @pytest.mark.slow
@@ -139,7 +134,6 @@ def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed
     record = json.loads((tmp_path / "out/comparison.json").read_text())
     assert (record["objective"]["name"], record["objective"]["metric"]) == ("read backwards", "accuracy")
     assert record["variants"][0]["settings"] == {"learning_rate": 0.004}
-    assert "my_rope.maps" in [origin["module"] for origin in record["plugins"]]
     assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
 
 
@@ -151,19 +145,19 @@ def asked(installed, tmp_path_factory):
     at = tmp_path_factory.mktemp("asked")
     rows = [f"so far {number}\t{number % 2}\n" for number in range(200)]
     (at / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
-    lines = [*SHOWN, *WRONG, DATA, BYTES]
+    lines = [*SHOWN, *SAID]
     return json.loads(python("-c", ASKED, json.dumps(lines), path=installed, at=at).splitlines()[0])
 
 
 @pytest.mark.slow
-def test_a_labelled_data_set_is_read_from_the_data_directory(asked):
+def test_the_page_shows_commands_that_are_understood_and_a_wrong_name_lists_what_there_is(asked):
+    assert len(SHOWN) >= 4
+    assert {line: asked["said"][line][0] for line in SHOWN} == dict.fromkeys(SHOWN, 0)
     assert asked["examples"] == ["text", ["wanted", "unwanted"], 200]
-    status, said = asked["said"][DATA]
-    assert status == 0
-    assert "scp me@example.org:messages.tsv ./messages.tsv" in said
-    status, said = asked["said"][BYTES]
-    assert status == 2
-    assert "--data messages is labelled texts; give --tokenizer wordpiece" in said
+    for line, (expected, sentence) in SAID.items():
+        status, said = asked["said"][line]
+        assert status == expected
+        assert sentence in said
 
 
 @pytest.mark.slow
@@ -213,20 +207,6 @@ def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
     assert "squareplus-rope-after" in suite("run", "convergence", "--preset", "smoke", "--dry-run", *words, at=sources)
 
 
-@pytest.mark.slow
-def test_the_page_shows_commands_that_are_understood(asked):
-    assert len(SHOWN) >= 4
-    assert {line: asked["said"][line][0] for line in SHOWN} == dict.fromkeys(SHOWN, 0)
-
-
-@pytest.mark.slow
-def test_a_wrong_name_lists_what_there_is_with_that_of_the_package(asked):
-    for line, sentence in WRONG.items():
-        status, said = asked["said"][line]
-        assert status == 2
-        assert sentence in said
-
-
 def interpreter(version: str) -> str:
     """A Python of this version that starts; skips the test if there is none."""
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
@@ -252,12 +232,7 @@ def test_the_wheel_and_the_package_work_in_a_new_environment_outside_the_checkou
             assert process.returncode == 0, f"{words}\n{process.stdout}{process.stderr}"
             return process.stdout
 
-        # A copy, so that nothing that an earlier build left in the checkout gets into the wheel.
-        source, skipped = root / "source", shutil.ignore_patterns("__pycache__", "*.so")
-        for name in ("linear_rope", "experiments"):
-            shutil.copytree(PROJECT / name, source / name, ignore=skipped)
-        for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
-            shutil.copy(PROJECT / name, source / name)
+        source = copy_of_the_project(root / "source")
         write_examples(root / "example")
         run(found, "-m", "venv", "venv")
         pip = ("pip", "--disable-pip-version-check", "--no-input", "-q")

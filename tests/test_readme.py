@@ -19,7 +19,6 @@ PAGES = {path: path.read_text(encoding="utf-8") for path in (PROJECT / "README.m
 FINDINGS = {
     path: text for path, text in PAGES.items() if "findings" in path.parts or path.name in ("README.md", "speed.md")
 }
-CONVERGENCE = PAGES[PROJECT / "docs/findings/convergence.md"]
 SPEED = PAGES[PROJECT / "docs/speed.md"]
 CLAIMS = list(csv.DictReader((PROJECT / "results/claims.csv").read_text(encoding="utf-8").splitlines()))
 # Whose examples run where they are installed.
@@ -96,20 +95,6 @@ def report_of(tmp_path_factory):
 
 REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe)/[\w.-]+?)(?:/report\.md)?(?<!recipe\.md)\)")
 """the folder of a comparison, which a page links to"""
-
-
-@pytest.mark.parametrize("kernel", ["favor+", "elu+1"])
-@pytest.mark.parametrize("reference", ["convergence", "convergence-long", "convergence-imdb"])
-def test_what_is_said_of_the_order_is_what_the_table_of_claims_says(kernel, reference):
-    (row,) = [row for row in CLAIMS if (row["comparison"], row["claim"]) == (reference, f"{kernel}-order")]
-    verdict = row["verdict"]
-    mean, *bounds = (abs(float(row[name])) for name in ("mean", "low", "high"))
-    said = re.findall(r"([\d.]+)\s+\[([\d.]+), ([\d.]+)\][^*]*\*\*(.*?)\*\*", " ".join(CONVERGENCE.split()))
-    assert any(
-        [float(found[0]), *sorted(map(float, found[1:3]))] == pytest.approx([mean, *sorted(bounds)], abs=6e-4)
-        and found[3] == verdict
-        for found in said
-    )
 
 
 TRIPLE = re.compile(r"([+-]?\d+\.\d+)%?\s+\[([+-]?\d+\.\d+)%?,\s+([+-]?\d+\.\d+)%?\]")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,7 +14,8 @@ from experiments.console import command_line
 from experiments.objects import Job, Run
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, run_status, write_record
-from experiments.run.time_limit import TimeLimit, parse_time
+from experiments.run.job import train_directory
+from experiments.run.registry import LAUNCHERS
 from experiments.studies.benchmark.costs import Costs
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.train.tuning import parse_rates, trial_name
@@ -23,6 +25,9 @@ from tests.made_up import make_record, run_options_of, undrawn
 V1 = read_benchmark()
 HOUR = 3600
 SPLITS = ("validation", "test")
+SMOKE = ["run", "benchmark", "--preset=smoke", "--workers=1"]
+SOME = "language-rates,language,language-check,recall-2k,copying,parity-16,s5-16"
+"""tasks of each kind, the first of which that searches no rates has every variant"""
 MORE, MORE_RATES = V1.tasks["copying"].more, V1.tasks["language-rates"].more
 
 
@@ -181,20 +186,6 @@ def test_the_same_command_goes_on_and_repeats_nothing(made, capsys):
     assert len({each.task for each in whole}) == len({task for task, _, _ in before}) + 1
 
 
-def test_a_run_that_was_stopped_needs_only_the_rest(made, tmp_path):
-    limit = TimeLimit(HOUR, made.clock)
-    limit.of_run, limit.steps = {"a": 1.5 * HOUR}, 100
-    job = Job(Run("a", 0), tmp_path)
-    assert limit.seconds(job) == 1.5 * HOUR
-    (tmp_path / "metrics.jsonl").write_text('{"step": 40, "tokens": 1, "split": "train", "loss": 1.0}\n')
-    assert limit.seconds(job) == pytest.approx(0.9 * HOUR)
-    assert limit.allows(job)
-    made.now += 0.2 * HOUR
-    assert not limit.allows(job)
-    made.now = 0.0
-    assert not limit.allows(job), "after one that had to wait none is started"
-
-
 def test_one_task_and_a_variant_that_is_added(made):
     assert made.run("--task", "copying", "--variants", "elu+1-none@decay=fixed") == 0
     assert made.trained[-3:] == [("copying", "elu+1-none@decay=fixed", seed) for seed in range(3)]
@@ -203,16 +194,6 @@ def test_one_task_and_a_variant_that_is_added(made):
     made.trained.clear()
     assert made.run("--task=ladder-6.4m,ladder-6.4m-rates") == 0
     assert len(made.trained) == 5 * (4 + 3)
-
-
-def test_a_smoke_run_has_every_variant_and_every_task(made):
-    assert made.run("--preset", "smoke") == 0
-    trained = {task: [variant for name, variant, _ in made.trained if name == task] for task in V1.tasks}
-    every = {variant for task in V1.tasks.values() for variant in task.variants + task.more}
-    assert set(trained["language"]) == every
-    names = {task: {without_rate(variant) for variant in variants} for task, variants in trained.items()}
-    assert all(len(variants) == 2 for task, variants in names.items() if task not in ("language", "cost"))
-    assert made.measured == [("speed", "cost")]
 
 
 def test_the_plan_says_runs_and_hours_and_what_models_cost(made, capsys, monkeypatch):
@@ -236,18 +217,7 @@ def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys)
 
     def run(there, *words):
         with undrawn():
-            status = main(
-                [
-                    "run",
-                    "benchmark",
-                    "--preset=smoke",
-                    "--workers=1",
-                    f"--out={tmp_path / there}",
-                    f"--pack={packed}",
-                    *words,
-                ]
-            )
-        assert status == 0
+            assert main([*SMOKE, f"--out={tmp_path / there}", f"--pack={packed}", *words]) == 0
         return capsys.readouterr().out
 
     both, one = "--task=language-rates,copying", "--variants=softmax-rope"
@@ -268,19 +238,12 @@ def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys)
     assert "softmax-rope@learning_rate=0.01 seed 0: done" in run("there", "--task=language-check", one)
 
 
-def test_times():
-    assert [parse_time(text) for text in ("2h", "90m", "6m", "45s", "0.5h")] == [7200, 5400, 360, 45, 1800]
-
-
 @pytest.mark.slow
 def test_a_study_starts_no_run_that_there_is_no_time_for(tmp_path, capsys, monkeypatch):
     """The first run fits by its estimate, the second does not."""
     estimates = {"softmax-rope": 0.001, "elu+1-none": 1e6}
-    monkeypatch.setattr(
-        run_training,
-        "estimated_seconds",
-        lambda names, *_: {each.name: estimates.get(each.name, 1e6) for each in names},
-    )
+    known = lambda variants, *_: {each.name: estimates.get(each.name, 1e6) for each in variants}  # noqa: E731
+    monkeypatch.setattr(run_training, "estimated_seconds", known)
     words = ["run", "convergence", "--preset", "smoke", "--steps=2", "--variants", "softmax-rope,elu+1-none"]
     words += ["--out", str(tmp_path / "out"), "--workers=1"]
     with undrawn():
@@ -296,17 +259,36 @@ def test_a_study_starts_no_run_that_there_is_no_time_for(tmp_path, capsys, monke
     assert "elu+1-none@learning_rate=0.001 seed 0: started" not in said
 
 
+class Here:
+    """A launcher that trains in this process, where PyTorch is loaded and threads are as few as they are."""
+
+    room = 1
+
+    def __init__(self, **options):
+        pass
+
+    def start(self, jobs):
+        statuses = [train_directory(job.directory) for job in jobs]
+        return [SimpleNamespace(poll=lambda status=status: status) for status in statuses]
+
+
 @pytest.mark.slow
-def test_every_variant_and_every_task_run_at_smoke_size(tmp_path, capsys):
-    """Two minutes on two cores; the second time nothing is left to do."""
-    words = ["run", "benchmark", "--preset", "smoke", "--out", str(tmp_path)]
+@pytest.mark.parametrize("tasks", [SOME, pytest.param("", marks=pytest.mark.full)])
+def test_every_variant_and_every_task_run_at_smoke_size(tmp_path, capsys, monkeypatch, tasks):
+    """The second time nothing is left to do."""
+    monkeypatch.setitem(LAUNCHERS._items, "local", Here)
+    words = [*SMOKE, f"--out={tmp_path}", *([f"--task={tasks}"] if tasks else [])]
     with undrawn():
         assert main(words) == 0
         trained = capsys.readouterr().out
         assert main(words) == 0
     assert ": started" in trained
     assert ": started" not in capsys.readouterr().out
-    for each in V1.comparisons("smoke"):
+    comparisons = V1.comparisons("smoke", tuple(tasks.split(",")) if tasks else ())
+    every = {variant for task in V1.tasks.values() for variant in task.variants + task.more}
+    assert every in [{*each.variants} for each in comparisons]
+    assert {len(each.variants) for each in comparisons if each.study != "speed"} == {2, len(every)}
+    for each in comparisons:
         assert (tmp_path / each.task / "report.html").exists()
         record = read_comparison(tmp_path / each.task)
         assert {without_rate(variant.name) for variant in record.variants} == {*each.variants}
