@@ -245,11 +245,7 @@ class TrainedRun:
         place = next(model.parameters()).device
         tokenizer = self.tokenizer()
         assert not isinstance(tokenizer, TextTokenizer)
-        try:
-            given = np.frombuffer(prompt.encode(errors="surrogateescape"), dtype=np.uint8)
-        except UnicodeEncodeError as error:
-            half = prompt[error.start]
-            raise ValueError(f"prompt has {half!r}, half of a pair of surrogates, which is no text; drop it") from None
+        given = np.frombuffer(prompt.encode(errors="surrogateescape"), dtype=np.uint8)
         ids = given if tokenizer is None else tokenizer.encode(given)
         read = torch.tensor(ids.astype(np.int64)[None], device=place)
         written = model.generate(

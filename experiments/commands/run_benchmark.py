@@ -68,7 +68,7 @@ class _Driver:
     console: Console
     device: torch.device
     objectives: dict[str, Objective] = field(default_factory=dict)
-    estimates: dict[tuple[str, str], float] = field(default_factory=dict)
+    estimates: dict[str, dict[str, float]] = field(default_factory=dict)
     """by task and variant, without its learning rate: seconds of a run"""
 
     def comparisons(self) -> list[Comparison]:
@@ -88,13 +88,10 @@ class _Driver:
         default = Path("results/runs") / STUDY / (NAME if self.options.preset == "cpu" else self.options.preset)
         return (self.options.out or default) / task
 
-    def packed(self, task: str) -> Path | None:
-        return None if self.options.pack is None else self.options.pack / task
-
     def known(self, task: str) -> Path:
         """Where it is known what is trained: in its directory or, where there is none, in the packed one."""
-        root, packed = self.root(task), self.packed(task)
-        return packed if packed and packed.exists() and not root.exists() else root
+        root, packed = self.root(task), self.options.pack
+        return packed / task if packed and (packed / task).exists() and not root.exists() else root
 
     def config(self, task: str) -> Config:
         return self.benchmark.config(task, self.options.preset)
@@ -133,39 +130,33 @@ class _Driver:
         found = self.rates_found(of)
         return [name for name in self.variants(each) if without_rate(name) not in found]
 
-    def runs(self, each: Comparison) -> list[Run]:
-        """In the order that they are trained in, besides trials of learning rates."""
-        names = self.variants(each)
-        return [Run(variant, seed) for seed in range(each.seeds) for variant in names]
-
     def missing(self, each: Comparison) -> list[Job]:
-        """Its runs that are not finished."""
-        steps, known = self.config(each.task).steps, self.known(each.task)
-        return [Job(run, run_directory(known, *run)) for run in self.runs(each) if not is_finished(known, *run, steps)]
+        """Its runs that are not finished, but for trials of learning rates."""
+        runs = [Run(name, seed) for seed in range(each.seeds) for name in self.variants(each)]
+        return self._unfinished(each.task, self.known(each.task), runs)
 
     def trials(self, each: Comparison) -> list[Job]:
         """Trials of learning rates that are to come: the grid's. For those beyond it the first seed stands.
 
         The first seed needs no training, for it is the best trial.
         """
-        if not (grid := self.grid(each.task)):
-            return []
-        steps, at, found = self.config(each.task).steps, self.known(each.task) / TRIALS, self.rates_found(each.task)
-        names = [trial_name(variant, rate) for variant in each.variants if variant not in found for rate in grid]
-        return [
-            Job(Run(name, SEED), run_directory(at, name, SEED))
-            for name in names
-            if not is_finished(at, name, SEED, steps)
-        ]
+        found = self.rates_found(each.task)
+        names = [name for name in each.variants if name not in found]
+        runs = [Run(trial_name(name, rate), SEED) for name in names for rate in self.grid(each.task)]
+        return self._unfinished(each.task, self.known(each.task) / TRIALS, runs)
+
+    def _unfinished(self, task: str, at: Path, runs: list[Run]) -> list[Job]:
+        steps = self.config(task).steps
+        return [Job(run, run_directory(at, *run)) for run in runs if not is_finished(at, *run, steps)]
 
     def is_reported(self, each: Comparison) -> bool:
         """Whether its report was written after its last run, or it was done elsewhere and packed."""
-        root = self.root(each.task)
+        root, report = self.root(each.task), self.root(each.task) / "report.md"
         if root != self.known(each.task):
             return True
-        ended = [run_status(root, *run).time for run in self.runs(each)]
-        report = root / "report.md"
-        return report.exists() and report.stat().st_mtime >= max(filter(None, ended), default=math.inf)
+        runs = [(name, seed) for seed in range(each.seeds) for name in self.variants(each)]
+        ended = filter(None, (run_status(root, *run).time for run in runs))
+        return report.exists() and report.stat().st_mtime >= max(ended, default=math.inf)
 
     def objective(self, task: str) -> Objective:
         """What a task is trained for. Raises ValueError if its text is not here, or another than the frozen one."""
@@ -181,57 +172,47 @@ class _Driver:
             self.objectives[task] = make_objective(data, config)
         return self.objectives[task]
 
-    def seconds(self, each: Comparison, job: Job) -> float:
-        """Estimated seconds of what is left of a run, from trial steps now."""
-        if (each.task, without_rate(job.run.variant)) not in self.estimates:
-            names = [name for name in each.variants if (each.task, name) not in self.estimates]
+    def time_of(self, each: Comparison, jobs: list[Job], limit: TimeLimit | None = None) -> TimeLimit:
+        """The limit, or one without end, which knows how long these runs of a task take, from trial steps now."""
+        known = self.estimates.setdefault(each.task, {})
+        names = [name for name in each.variants if name not in known]
+        if jobs and names:
             variants, config = map(get_variant, names), self.config(each.task)
-            found = estimated_seconds(variants, config, self.objective(each.task), self.device, math.inf)
-            self.estimates |= {(each.task, name): seconds for name, seconds in found.items()}
-        return self._limit_of(each.task).seconds(job)
-
-    def _limit_of(self, task: str, limit: TimeLimit | None = None) -> TimeLimit:
-        """The limit, which knows the estimates of a task now."""
-        limit = limit or TimeLimit(0)
-        limit.of_run = {name: seconds for (of, name), seconds in self.estimates.items() if of == task}
-        limit.steps = self.config(task).steps
+            known |= estimated_seconds(variants, config, self.objective(each.task), self.device, math.inf)
+        limit = limit or TimeLimit(math.inf)
+        limit.of_run, limit.steps = known.copy(), self.config(each.task).steps
         return limit
 
-    def left(self, comparisons: list[Comparison]) -> tuple[int, float]:
-        """How many runs are missing, trials among them, and the hours of one core that they take."""
-        jobs = {
-            (each.task, job.directory): (each, job)
-            for each in comparisons
-            if self.trains(each)
-            for job in (*self.trials(each), *self.missing(each))
-        }
-        return len(jobs), sum(self.seconds(each, job) for each, job in jobs.values()) / 3600
-
-    def trains(self, each: Comparison) -> bool:
-        return each.study == STUDY
+    def left(self, comparisons: list[Comparison], counted: set[Path]) -> tuple[int, float]:
+        """How many runs are missing, trials among them, and the hours of one core; but for those counted before."""
+        number, seconds = 0, 0.0
+        for each in comparisons:
+            if each.study == STUDY:
+                jobs = [job for job in (*self.trials(each), *self.missing(each)) if job.directory not in counted]
+                counted |= {job.directory for job in jobs}
+                number, time = number + len(jobs), self.time_of(each, jobs)
+                seconds += sum(map(time.seconds, jobs))
+        return number, seconds / 3600
 
     def print_plan(self, comparisons: list[Comparison]) -> None:
         """Print the stages with their runs and hours, and what models of each task cost."""
         self.console.print("measuring a training step of each variant of each task (one layer, few sequences)")
-        stages, sizes = Table("stage", "task", "variants", "seeds", "runs left", "hours left"), Table()
-        for head in ("task", "variant", "parameters", "state numbers a layer", "MFLOPs a token", "a run"):
-            sizes.add_column(head)
-        counted, shown = set[Path](), set[tuple[str, str]]()
+        stages = Table("stage", "task", "variants", "seeds", "runs left", "hours left")
+        sizes = Table("task", "variant", "parameters", "state numbers a layer", "MFLOPs a token", "a run")
+        counted, shown, number, hours = set[Path](), set[tuple[str, str]](), 0, 0.0
         for each in comparisons:
-            if not self.trains(each):
+            if each.study != STUDY:
                 stages.add_row(each.stage, each.task, "-", "-", "-", "as `run speed` has it")
                 continue
-            jobs = [job for job in (*self.trials(each), *self.missing(each)) if job.directory not in counted]
-            counted |= {job.directory for job in jobs}
-            hours = sum(self.seconds(each, job) for job in jobs) / 3600
-            counts = map(str, (len(self.variants(each)), each.seeds, len(jobs)))
-            stages.add_row(each.stage, each.task, *counts, f"{hours:.1f}")
+            runs, time = self.left([each], counted)
+            number, hours = number + runs, hours + time
+            counts = map(str, (len(self.variants(each)), each.seeds, runs))
+            stages.add_row(each.stage, each.task, *counts, f"{time:.1f}")
             for name in (name for name in each.variants if (each.task, name) not in shown):
                 self._add_size(sizes, each, name)
                 shown.add((each.task, name))
         self.console.print(sizes)
         self.console.print(stages)
-        number, hours = self.left(comparisons)
         self.console.print(
             f"{number} runs are left, about {hours:.1f} hours of one core, by trial steps on this machine now; of a "
             "search, one learning rate beyond the grid is counted. Nothing was trained or written.",
@@ -239,12 +220,12 @@ class _Driver:
         )
 
     def _add_size(self, table: Table, each: Comparison, name: str) -> None:
-        variant, config = get_variant(name), self.config(each.task)
-        found = costs(variant, variant.config(config), self.objective(each.task))
+        variant, job = get_variant(name), Job(Run(name, 0), run_directory(self.known(each.task), name, 0))
+        found = costs(variant, variant.config(self.config(each.task)), self.objective(each.task))
         state = "-" if found.state is None else f"{found.state:,}"
         flops = "-" if found.flops is None else f"{found.flops / 1e6:.2f}"
-        self.seconds(each, Job(Run(name, 0), run_directory(self.known(each.task), name, 0)))
-        table.add_row(each.task, name, f"{found.parameters:,}", state, flops, duration(self.estimates[each.task, name]))
+        seconds = self.time_of(each, [job]).of_run[without_rate(name)]
+        table.add_row(each.task, name, f"{found.parameters:,}", state, flops, duration(seconds))
 
     def train(self, comparisons: list[Comparison], limit: TimeLimit | None) -> int:
         """Train what is missing until the time is up. Returns the exit status."""
@@ -252,10 +233,9 @@ class _Driver:
         for task in dict.fromkeys(each.task for each in comparisons):  # a stop may have come before they were packed
             self._pack(task)
         for number, each in enumerate(comparisons, start=1):
-            if not (self.trains(each) and not self.missing(each) and self.is_reported(each)):
+            if each.study != STUDY or self.missing(each) or not self.is_reported(each):
                 self.console.rule(f"{number} of {len(comparisons)}: {each.stage}: {each.task}")
-                status = self._do(each, limit)
-                if status and each.task not in failed:
+                if self._do(each, limit) and each.task not in failed:
                     failed.append(each.task)
             if limit and limit.reached:
                 break
@@ -263,7 +243,7 @@ class _Driver:
         for name in failed:
             self.console.print(f"{name} is not done; the same command tries it again")
         if limit and limit.reached:
-            runs, hours = self.left(comparisons)
+            runs, hours = self.left(comparisons, set())
             self.console.print(f"{runs} runs are left, about {hours:.1f} hours of one core; to go on:", soft_wrap=True)
             self.console.print(f"  {command_line(self.options.words)}", soft_wrap=True)
         return EXIT_FAILED if failed else 0
@@ -273,7 +253,7 @@ class _Driver:
         if (known := self.known(each.task)) != self.root(each.task):
             shutil.copytree(known, self.root(each.task))
         try:
-            status = self._train_one(each, limit) if self.trains(each) else self._measure(each)
+            status = self._train_one(each, limit) if each.study == STUDY else self._measure(each)
         except RunFailed as error:
             self.console.print(f"error: {printable(str(error))}", soft_wrap=True)
             status = EXIT_FAILED
@@ -281,10 +261,10 @@ class _Driver:
 
     def _pack(self, task: str) -> int:
         """Pack what there is of a task, if that is asked for. Returns the exit status."""
-        root, packed = self.root(task), self.packed(task)
-        if packed and (root / "comparison.json").exists():
+        root = self.root(task)
+        if self.options.pack and (root / "comparison.json").exists():
             try:
-                return pack(root, packed, self.benchmark.tasks[task].weights)
+                return pack(root, self.options.pack / task, self.benchmark.tasks[task].weights)
             except ValueError as error:
                 self.console.print(f"error: {task} is not packed: {printable(str(error))}", soft_wrap=True)
                 return EXIT_FAILED
@@ -302,9 +282,7 @@ class _Driver:
         if not ready:
             return EXIT_FAILED
         if limit:
-            for job in self.missing(each):
-                self.seconds(each, job)
-            self._limit_of(each.task, limit)
+            self.time_of(each, self.missing(each), limit)
         # What its record names is the command of this task alone, always the same.
         words = as_words({name: value for name, value in self.options.given.items() if name in RECORDED})
         options = replace(
