@@ -198,39 +198,31 @@ class Killed(BaseException):
     pass
 
 
-def kill_at(monkeypatch, at, write):
-    """Kill it before the renaming of a file into its place with this number."""
-    renamed = []
-
-    def rename(source, target):
-        if len(renamed) == at:
-            raise Killed
-        renamed.append(target)
-        replace(source, target)
-
-    replace = os.replace
-    with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", rename)
-        with pytest.raises(Killed):
-            write()
-
-
 @pytest.mark.parametrize("at", [0, 2, 3])
 def test_what_is_killed_at_any_rename_leaves_what_was_packed_and_is_done_again(
     make_comparison, tmp_path, monkeypatch, at
 ):
     """Comparison, table and runs, and two of the trials."""
-    first = make_comparison(tmp_path / "a", VARIANTS, 2, fates=FATES)
-    (first / "attention.csv").write_text(ATTENTION + "softmax-none,0,0,1,0.5\n")
-    shutil.copytree(first, first / "tuning", ignore=shutil.ignore_patterns("*.csv"))
-    packed = pack(first, tmp_path / "packed")
-    before = load(packed).curves
-    second = make_comparison(tmp_path / "b", VARIANTS, 3)
-    (second / "attention.csv").write_text(ATTENTION + "softmax-none,2,0,1,0.5\n")
-    shutil.copytree(second, second / "tuning", ignore=shutil.ignore_patterns("*.csv"))
-    whole = contents(pack(second, shutil.copytree(packed, tmp_path / "whole")))
 
-    kill_at(monkeypatch, at, lambda: pack(second, packed))
+    def made(name, seeds, **other):
+        root = make_comparison(tmp_path / name, VARIANTS, seeds, **other)
+        shutil.copytree(root, root / "tuning")
+        (root / "attention.csv").write_text(ATTENTION + f"softmax-none,{seeds - 1},0,1,0.5\n")
+        return root
+
+    def rename(source, target, replace=os.replace):
+        renamed.append(target)
+        if len(renamed) > at:
+            raise Killed
+        replace(source, target)
+
+    packed, second, renamed = pack(made("a", 2, fates=FATES), tmp_path / "packed"), made("b", 3), []
+    before = load(packed).curves
+    whole = contents(pack(second, shutil.copytree(packed, tmp_path / "whole")))
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", rename)
+        with pytest.raises(Killed):
+            pack(second, packed)
     now = load(packed)
     done = before[before["variant"] == "softmax-none"]
     pd.testing.assert_frame_equal(now.curves[now.curves["seed"] < 2].merge(done, how="inner"), done)
@@ -250,82 +242,40 @@ def test_without_pyarrow_the_extra_is_named_and_nothing_counts_as_missing(make_c
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("kind", "told"),
     [
-        (lambda content: content[: len(content) // 2], "is no Parquet file"),
-        (lambda content: b"", "is no Parquet file"),
         ("int32", "has other columns, or of other types, than variant, seed, step, tokens, split, metric, value"),
         ("int64", "has no statuses of its runs"),
     ],
 )
-def test_damaged_rows_are_an_error_that_names_the_file(make_comparison, tmp_path, change, told):
-    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed")
-    path = packed / "runs.parquet"
-    if isinstance(change, str):
-        table = parquet.read_table(path)
-        table = table.set_column(1, "seed", table["seed"].cast(change))
-        metadata = parquet.read_metadata(path).metadata if change == "int32" else None
-        parquet.write_table(table.replace_schema_metadata(metadata), path)
-    else:
-        path.write_bytes(change(path.read_bytes()))
+def test_damaged_rows_are_an_error_that_names_the_file(make_comparison, tmp_path, kind, told):
+    path = pack(make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed") / "runs.parquet"
+    table = parquet.read_table(path)
+    table = table.set_column(1, "seed", table["seed"].cast(kind))
+    metadata = parquet.read_metadata(path).metadata if kind == "int32" else None
+    parquet.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(ValueError, match=f"^{path} {told}"):
-        load(packed).summary.size  # noqa: B018
+        load(path.parent).summary.size  # noqa: B018
 
 
-TRAINED = "elu+1-none"
-COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", TRAINED]
-COMMAND += ["--learning-rates", "0.001,0.004"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A trained comparison of one run and two trials."""
-    root = tmp_path_factory.mktemp("trained") / "there"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
-        assert main([*COMMAND, "--out", str(root), "--seeds", "1"]) == 0
-    return root
-
-
-def test_the_weights_of_the_first_seed_are_packed_in_bfloat16(trained, tmp_path):
+def test_the_weights_of_the_first_seed_are_packed_in_bfloat16(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_training, "write_report", lambda root, study: root)
+    name, trained = "elu+1-none", tmp_path / "trained"
+    words = ["--preset=smoke", "--steps=4", "--evaluate-every=4", f"--variants={name}", f"--out={trained}"]
+    assert main(["run", "convergence", *words]) == 0
     packed = pack(trained, tmp_path / "packed", "--weights")
-    run = load(packed).run(TRAINED, 0)
-    model, step = run.model(), checkpoint_path(run_directory(trained, TRAINED, 0) / "checkpoint", 4)
-    for name, value in read_checkpoint(step).model.items():
+    run = load(packed).run(name, 0)
+    model, step = run.model(), checkpoint_path(run_directory(trained, name, 0) / "checkpoint", 4)
+    for parameter, value in read_checkpoint(step).model.items():
         rounded = value.bfloat16().to(value.dtype) if value.is_floating_point() else value
-        assert torch.equal(model.state_dict()[name], rounded), name
+        assert torch.equal(model.state_dict()[parameter], rounded), parameter
     assert not model.training
     assert run.generate("abc", tokens=3) != ""
-    size = (packed / "weights" / f"{TRAINED}.safetensors").stat().st_size
+    size = (packed / "weights" / f"{name}.safetensors").stat().st_size
     assert size < 0.6 * (step / "model.safetensors").stat().st_size
-    (packed / "weights" / f"{TRAINED}.safetensors").write_bytes(b"no weights")
+    (packed / "weights" / f"{name}.safetensors").write_bytes(b"no weights")
     with pytest.raises(ValueError, match=r"elu\+1-none.safetensors holds no weights of this model"):
         run.model()
     packed = pack(trained, tmp_path / "without")
     with pytest.raises(ValueError, match=r"seed 0 in .* has no trained model .it is packed there, with no weights"):
-        load(packed).run(TRAINED, 0).model()
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_on_another_machine_the_packed_folder_is_finished_and_nothing_is_trained_again(trained, tmp_path, capsys):
-    packed = pack(trained, tmp_path / "packed")
-    record = json.loads((packed / "comparison.json").read_text())
-    write_json(packed / "comparison.json", record | {"machine": record["machine"] | {"cpu": "another"}})
-    elsewhere = shutil.copytree(packed, tmp_path / "elsewhere")
-    capsys.readouterr()
-    assert main([*COMMAND, "--out", str(elsewhere), "--seeds", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "1 of 2 runs are done already" in told
-    assert f"{TRAINED} seed 0: started" not in told
-    assert not run_directory(elsewhere, TRAINED, 0).exists()
-    assert [path.name for path in (elsewhere / "tuning").iterdir() if path.is_dir()] == [], "no trial is made again"
-    assert set(pd.read_csv(elsewhere / "attention.csv")["seed"]) == {0, 1}, "what was measured stays"
-    assert "final weights are damaged or gone" not in (elsewhere / "report.md").read_text()
-
-    before = load(packed).curves
-    pack(elsewhere, packed)
-    assert states(packed, (TRAINED, 0), (TRAINED, 1)) == ["done", "done"]
-    after = load(packed).curves
-    pd.testing.assert_frame_equal(after[after["seed"] == 0].reset_index(drop=True), before)
-    assert any("continued with another machine" in note for note in load(packed).record.notes)
-    assert packed_statuses(packed).keys() == {f"{TRAINED}/seed{k}" for k in (0, 1)}
+        load(packed).run(name, 0).model()
