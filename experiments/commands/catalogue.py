@@ -20,30 +20,30 @@ NEEDS = {"floater": ("torchdiffeq", "floater")}
 
 def list_all() -> int:
     """Print the studies, presets, variants and data sets, those last that cannot run here. Returns the exit status."""
-    console = make_console()
-    studies = ((name, getattr(study, "question", str(study))) for name, study in STUDIES.each())
-    print_pairs(console, studies, f"Studies: {program()} run NAME")
-    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS), "\nPresets: --preset NAME")
+    console, place = make_console(), resolve_data_dir(None)
     variants = {name: _described(name) for name in variant_names()}
-    print_pairs(
-        console,
-        [(name, text) for name, (text, here) in variants.items() if here],
-        "\nVariants: --variants NAME,NAME,...",
-    )
-    if others := [(name, text) for name, (text, here) in variants.items() if not here]:
-        print_pairs(console, others, "\nVariants that cannot run here")
-    place, data_sets = resolve_data_dir(None), list(DATA_SETS.each())
-    are_here = {name for name, found in data_sets if availability(found, place).startswith("here")}
-    for title, here in (
-        ("Data sets: --data NAME", True),
-        (f"Data sets not here ({program()} data: how to get them)", False),
-    ):
-        rows = [
-            (name, getattr(found, "description", str(found))) for name, found in data_sets if (name in are_here) == here
-        ]
+    data_sets = {
+        name: (getattr(found, "description", str(found)), availability(found, place).startswith("here"))
+        for name, found in DATA_SETS.each()
+    }
+    for title, rows in {
+        f"Studies: {program()} run NAME": [
+            (name, getattr(each, "question", str(each))) for name, each in STUDIES.each()
+        ],
+        "Presets: --preset NAME": [(name, get_preset(name).description) for name in PRESETS],
+        "Variants: --variants NAME,NAME,...": _those(variants, True),
+        "Variants that cannot run here": _those(variants, False),
+        "Data sets: --data NAME": _those(data_sets, True),
+        f"Data sets not here ({program()} data: how to get them)": _those(data_sets, False),
+    }.items():
         if rows:
-            print_pairs(console, rows, f"\n{title}")
+            print_pairs(console, rows, title)
+            console.print()
     return 0
+
+
+def _those(described: dict[str, tuple[str, bool]], here: bool) -> list[tuple[str, str]]:
+    return [(name, text) for name, (text, is_here) in described.items() if is_here == here]
 
 
 def _described(name: str) -> tuple[str, bool]:

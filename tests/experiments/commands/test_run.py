@@ -75,18 +75,16 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
     before = {path: path.read_bytes() for path in again.rglob("metrics.jsonl")}
     assert quick_run(again, "--seeds", "2") == 0
     assert "12 of 12 runs are done already, and the report is newer: there is nothing to do" in capsys.readouterr().out
+    for more in ("2 --steps 5", "3", "2 --baseline softmax-rope", "2 --variants elu+1-none@dim=64", "2 --dry-run"):
+        words = ["convergence", *QUICK, "--out", str(again), "--seeds", *more.split()]
+        assert not nothing_to_do(make_plan(run_options_of(*words))), more
     (again / "softmax-none/seed0/status.json").touch()
     assert quick_run(again, "--seeds", "2") == 0
     assert "report: " in capsys.readouterr().out
     assert {path: path.read_bytes() for path in again.rglob("metrics.jsonl")} == before
-
-
-@pytest.mark.parametrize(
-    "more", ["2 --steps 5", "3", "2 --baseline softmax-rope", "2 --variants elu+1-none@dim=64", "2 --dry-run"]
-)
-def test_what_asks_for_something_else_has_something_to_do(comparison, more):
-    words = ["convergence", *QUICK, "--out", str(comparison), "--seeds", *more.split()]
-    assert not nothing_to_do(make_plan(run_options_of(*words)))
+    assert quick_run(again, "--learning-rate", "0.5") == 2
+    there = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
+    assert f"learning_rate ({there} there, 0.5 now)" in capsys.readouterr().err
 
 
 def test_with_notes_and_a_text_of_ones_own_there_is_nothing_to_do_either(make_comparison, tmp_path):
@@ -106,13 +104,6 @@ def test_with_notes_and_a_text_of_ones_own_there_is_nothing_to_do_either(make_co
     )
     text.write_text("another line of my own text\n" * 400)
     assert not nothing_to_do(plan)
-
-
-def test_another_configuration_in_the_same_directory_is_refused(comparison, capsys):
-    assert quick_run(comparison, "--learning-rate", "0.5") == 2
-    message = capsys.readouterr().err
-    there = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
-    assert f"learning_rate ({there} there, 0.5 now)" in message
 
 
 @pytest.mark.usefixtures("no_pictures")
