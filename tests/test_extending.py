@@ -137,20 +137,13 @@ def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed
     assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
 
 
-@pytest.fixture(scope="module")
-def asked(installed, tmp_path_factory):
-    """What is said where the package is installed: status and words of every line, and the kind, classes and number of
-    its labelled examples. In one process, for each would import PyTorch anew.
-    """
-    at = tmp_path_factory.mktemp("asked")
-    rows = [f"so far {number}\t{number % 2}\n" for number in range(200)]
-    (at / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
-    lines = [*SHOWN, *SAID]
-    return json.loads(python("-c", ASKED, json.dumps(lines), path=installed, at=at).splitlines()[0])
-
-
 @pytest.mark.slow
-def test_the_page_shows_commands_that_are_understood_and_a_wrong_name_lists_what_there_is(asked):
+def test_the_page_shows_commands_that_are_understood_and_a_wrong_name_lists_what_there_is(installed, tmp_path):
+    """In one process, for each would import PyTorch anew."""
+    rows = [f"so far {number}\t{number % 2}\n" for number in range(200)]
+    (tmp_path / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
+    lines = json.dumps([*SHOWN, *SAID])
+    asked = json.loads(python("-c", ASKED, lines, path=installed, at=tmp_path).splitlines()[0])
     assert len(SHOWN) >= 4
     assert {line: asked["said"][line][0] for line in SHOWN} == dict.fromkeys(SHOWN, 0)
     assert asked["examples"] == ["text", ["wanted", "unwanted"], 200]
