@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,27 +23,6 @@ from linear_rope.positions.scores import ScorePositions
 from linear_rope.registry import taken as given
 
 MakeAttention = Callable[[int], nn.Module]
-
-
-class Decoding(Protocol):
-    """An attention that goes on token by token, as :class:`linear_rope.LinearRoPEAttention` does."""
-
-    def prefill(self, x: Tensor) -> tuple[Tensor, Any]:
-        """The output of the whole prompt (B, N, dim), and the state that :meth:`step` goes on from."""
-
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The output of one token (B, 1, dim) more, and the state for the next step."""
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A cross-attention that reads a context once, as :class:`linear_rope.LinearRoPEAttention` does."""
-
-    def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
-        """What :meth:`recall` needs of the context (B, K, dim)."""
-
-    def recall(self, x: Tensor, memory: Any) -> Tensor:
-        """The output of (B, N, dim) that read that context."""
 
 
 def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
@@ -131,12 +110,9 @@ class Block(nn.Module):
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
         """What :meth:`advance` needs of the context (B, K, dim) that the cross-attention reads."""
-        if not isinstance(self.cross_attention, Remembering):
-            raise ValueError(
-                f"{type(self.cross_attention).__name__} has no remember and recall, which decoding needs; choose an "
-                "attention that has them, such as linear"
-            )
-        return self.cross_attention.remember(context, key_padding_mask)
+        attention: Any = self.cross_attention
+        _check_has(attention, ("remember", "recall"), "decoding")
+        return attention.remember(context, key_padding_mask)
 
     def advance(self, x: Tensor, state: Any, memory: Any = None, sources: int = 0) -> tuple[Tensor, Any]:
         """The tokens ``x`` (B, N, dim) that follow those in ``state``; N is 1 unless there are none yet (None).
@@ -145,12 +121,7 @@ class Block(nn.Module):
         and as many sequences each, which follow one another, read one source.
         """
         attention: Any = self.attention
-        # A Decoding, which isinstance would take 25 µs to find out, of every token.
-        if not (hasattr(attention, "prefill") and hasattr(attention, "step")):
-            raise ValueError(
-                f"{type(attention).__name__} has no prefill and step, which generation needs; choose an attention "
-                "that has them, such as linear"
-            )
+        _check_has(attention, ("prefill", "step"), "generation")
         normed = self.attention_norm(x)
         y, new_state = attention.prefill(normed) if state is None else attention.step(normed, state)
         x = x + y
@@ -160,6 +131,15 @@ class Block(nn.Module):
             queries = self.cross_attention_norm(x).reshape(sources, -1, x.shape[-1])
             x = x + across.recall(queries, memory).reshape(x.shape)
         return x + self.mlp(self.mlp_norm(x)), new_state
+
+
+def _check_has(attention: Any, methods: tuple[str, str], what: str) -> None:
+    """Raises ValueError unless it goes on token by token, as :class:`linear_rope.LinearRoPEAttention` does."""
+    if not all(hasattr(attention, name) for name in methods):
+        raise ValueError(
+            f"{type(attention).__name__} has no {' and '.join(methods)}, which {what} needs; choose an attention that "
+            "has them, such as linear"
+        )
 
 
 def positions_of(config: ModelConfig, kind: type[nn.Module]) -> Any:

@@ -27,8 +27,11 @@ def mapped(state: Any, function: Callable[[str, Tensor], Tensor], name: str = ""
     return type(state)(mapped(part, function, name) for part in state)
 
 
-def moved(state: S, device: torch.device | str | None, dtype: torch.dtype | None) -> S:
-    """The state on another device; keys, values and sums in another dtype. Raises ValueError for one of integers."""
+def moved(state: S, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> S:
+    """The state on another device, in another dtype; what has to be exact keeps its own.
+
+    Raises ValueError for a dtype of integers.
+    """
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"dtype is {dtype}; give a floating-point one")
 
@@ -53,15 +56,10 @@ def savable(*names: str) -> Callable[[type[S]], type[S]]:
 
     def decorate(kind: type[S]) -> type[S]:
         torch.serialization.add_safe_globals([kind, *((kind, name) for name in names)])
-        kind.to, kind.detach = _to, _detach  # type: ignore[attr-defined]
+        kind.to, kind.detach = moved, _detach  # type: ignore[attr-defined]
         return kind
 
     return decorate
-
-
-def _to(state: S, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> S:
-    """On another device, in another dtype; what has to be exact keeps its own."""
-    return moved(state, device, dtype)
 
 
 def _detach(state: S) -> S:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from linear_rope.ops.linear import triton_form
+from linear_rope.ops.linear.call import Upstream
 from linear_rope.ops.linear.triton_form import kept, proof, settings, trial
 from linear_rope.ops.linear.triton_form.settings import Launch
 
@@ -84,7 +85,7 @@ def tune(name: str, device: torch.device, timer: Timer, size: tuple[int, int, in
 
     def run() -> None:
         result = triton_form.attend(call, keep=True)
-        triton_form.differentiate(call, result, grad, None, None, None)
+        triton_form.differentiate(call, result, Upstream(grad))
 
     times: dict[Launch, float] = {}
     for launch in dict.fromkeys(candidates(was)):

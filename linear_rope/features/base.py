@@ -54,6 +54,16 @@ class Formula:
         return grad_values
 
 
+def pairs(values: Tensor) -> Tensor:
+    """Every feature twice, side by side, for maps that are rotated with themselves: (..., M / 2) → (..., M)."""
+    return values.repeat_interleave(2, dim=-1)
+
+
+def of_pairs(values: Tensor, grad_values: Tensor) -> tuple[Tensor, Tensor]:
+    """The features that :func:`pairs` used twice, and their gradient: the sum of those of both members."""
+    return values[..., ::2], grad_values[..., ::2] + grad_values[..., 1::2]
+
+
 class FormulaCall(NamedTuple):
     """Which formula an operator is to use, in what an operator can take: its name in
     :data:`linear_rope.features.registry.FORMULAS`, a tensor that has no gradient, or None, and settings.

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall
-from linear_rope.features.pairs import of_pairs, pairs
+from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall, of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
 
 # elu(x) + 1 is e^x below zero: at e^−30 = 1e-13 it stops, so that the smallest denominator that products of two can
@@ -65,7 +64,18 @@ class EluFormula(Formula):
         return grad_values.mul_(values.clamp_(max=1)).masked_fill_(x < SMALLEST_EXPONENT, 0)
 
 
-class ReluFeatures(FeatureMap):
+class _Elementwise(FeatureMap):
+    """M = D.
+
+    Args:
+        head_dim: D; None takes any.
+    """
+
+    def __init__(self, head_dim: int | None = None) -> None:
+        super().__init__(head_dim, head_dim)
+
+
+class ReluFeatures(_Elementwise):
     """φ(x) = relu(x) + ε; M = D. ε keeps a denominator away from zero and a gradient defined.
 
     Outputs are finite, not small. Without RoPE, or with RoPE before the map, they are means of the values. With RoPE
@@ -78,7 +88,7 @@ class ReluFeatures(FeatureMap):
     """
 
     def __init__(self, head_dim: int | None = None, *, eps: float = 1e-6) -> None:
-        super().__init__(head_dim, head_dim)
+        super().__init__(head_dim)
         self.eps = eps
 
     def features(self, x: Tensor) -> Features:
@@ -105,29 +115,15 @@ class ReluFormula(Formula):
         return grad_values.mul_(x > 0)
 
 
-class SiluFeatures(FeatureMap):
-    """φ(x) = x · σ(x), which can be negative: for attention without a denominator; M = D.
-
-    Args:
-        head_dim: D; None takes any.
-    """
-
-    def __init__(self, head_dim: int | None = None) -> None:
-        super().__init__(head_dim, head_dim)
+class SiluFeatures(_Elementwise):
+    """φ(x) = x · σ(x), which can be negative: for attention without a denominator; M = D."""
 
     def features(self, x: Tensor) -> Features:
         return Features(F.silu(x), None)
 
 
-class GivenFeatures(FeatureMap):
-    """φ(x) = x, for queries and keys that are features already: non-negative, and not all zero; M = D.
-
-    Args:
-        head_dim: D; None takes any.
-    """
-
-    def __init__(self, head_dim: int | None = None) -> None:
-        super().__init__(head_dim, head_dim)
+class GivenFeatures(_Elementwise):
+    """φ(x) = x, for queries and keys that are features already: non-negative, and not all zero; M = D."""
 
     def features(self, x: Tensor) -> Features:
         return Features(x, None)

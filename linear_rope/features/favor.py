@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall
-from linear_rope.features.pairs import of_pairs, pairs
+from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall, of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
 from linear_rope.tracing import in_backward_pass, is_watched
 

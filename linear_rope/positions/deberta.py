@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from linear_rope.positions.scores import (
-    ScorePositions,
-    check_at_least_one,
+    ClippedPositions,
     distances,
     look_up,
     new_matrix,
@@ -13,7 +12,7 @@ from linear_rope.positions.scores import (
 )
 
 
-class Deberta(ScorePositions):
+class Deberta(ClippedPositions):
     """Content attends to distance and distance to content (eq. 4 of the paper).
 
     Score (m, n) is (q_mᵀk_n + q_mᵀ(P W^K)_δ + k_nᵀ(P W^Q)_δ) / √(3D), P a learned vector of each distance and
@@ -29,9 +28,7 @@ class Deberta(ScorePositions):
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, max_distance: int = 128) -> None:
-        super().__init__(head_dim, heads, terms=3)
-        check_at_least_one(max_distance=max_distance)
-        self.max_distance = max_distance
+        super().__init__(head_dim, heads, terms=3, max_distance=max_distance)
         self.table = new_table(2 * max_distance, dim)
         self.query = new_matrix(dim, heads * head_dim)
         self.key = new_matrix(dim, heads * head_dim)
@@ -44,6 +41,3 @@ class Deberta(ScorePositions):
             of_heads(table @ matrix.weight.to(q.dtype).mT, self.head_dim) for matrix in (self.query, self.key)
         )
         return (look_up(q @ keys.mT, rows) + look_up(k @ queries.mT, rows.mT).mT) * self.scale
-
-    def extra_repr(self) -> str:
-        return f"max_distance={self.max_distance}"

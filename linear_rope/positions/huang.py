@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from linear_rope.positions.scores import ScorePositions, check_at_least_one, clipped, look_up, new_table
+from linear_rope.positions.scores import ClippedPositions, clipped, look_up, new_table
 
 
-class Huang(ScorePositions):
+class Huang(ClippedPositions):
     """A vector of each clipped distance is multiplied by the query and by the key: method 4 of the paper.
 
     Score (m, n) is (q_mᵀk_n + q_mᵀa_r + k_nᵀa_r) / √D, with r = clip(n − m, ±max_distance). Heads share the table;
@@ -17,14 +17,9 @@ class Huang(ScorePositions):
     """
 
     def __init__(self, head_dim: int, max_distance: int = 128) -> None:
-        super().__init__(head_dim)
-        check_at_least_one(max_distance=max_distance)
-        self.max_distance = max_distance
+        super().__init__(head_dim, max_distance=max_distance)
         self.table = new_table(2 * max_distance + 1, head_dim)
 
     def forward(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         rows, table = clipped(q_positions, k_positions, self.max_distance), self.table.weight.to(q.dtype)
         return (look_up(q @ table.mT, rows) + look_up(k @ table.mT, rows.mT).mT) * self.scale
-
-    def extra_repr(self) -> str:
-        return f"max_distance={self.max_distance}"

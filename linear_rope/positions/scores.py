@@ -53,6 +53,18 @@ class ScorePositions(nn.Module):
         return None
 
 
+class ClippedPositions(ScorePositions):
+    """Those that tell distances up to ``max_distance`` apart, which has to be 1 or more."""
+
+    def __init__(self, head_dim: int, heads: int | None = None, terms: int = 1, *, max_distance: int) -> None:
+        super().__init__(head_dim, heads, terms)
+        check_at_least_one(max_distance=max_distance)
+        self.max_distance = max_distance
+
+    def extra_repr(self) -> str:
+        return f"max_distance={self.max_distance}"
+
+
 def distances(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """m − n of query and key, (N, K) or (B, 1, N, K)."""
     return q_positions.unsqueeze(-1) - k_positions.unsqueeze(-2)

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from linear_rope.positions.scores import ScorePositions, check_at_least_one, clipped, look_up, new_table
+from linear_rope.positions.scores import ClippedPositions, clipped, look_up, new_table
 
 
-class Shaw(ScorePositions):
+class Shaw(ClippedPositions):
     """A vector of each clipped distance is added to every key and to every value (eq. 3 and 4 of the paper).
 
     Score (m, n) is q_mᵀ(k_n + a^K_r) / √D and output m is Σ_n α_mn (v_n + a^V_r), with r = clip(n − m, ±max_distance).
@@ -17,9 +17,7 @@ class Shaw(ScorePositions):
     """
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
-        super().__init__(head_dim)
-        check_at_least_one(max_distance=max_distance)
-        self.max_distance = max_distance
+        super().__init__(head_dim, max_distance=max_distance)
         self.keys_table = new_table(2 * max_distance + 1, head_dim)
         self.values_table = new_table(2 * max_distance + 1, head_dim)
 
@@ -32,6 +30,3 @@ class Shaw(ScorePositions):
         # The weights of all keys at one distance together, so that nothing of N · K · D is made.
         of_distance = weights.new_zeros(*weights.shape[:-1], 2 * self.max_distance + 1).scatter_add(-1, rows, weights)
         return of_distance @ self.values_table.weight.to(weights.dtype)
-
-    def extra_repr(self) -> str:
-        return f"max_distance={self.max_distance}"

@@ -1,15 +1,125 @@
-"""Translating: token by token as all at once, and the beam search as one that recomputes everything."""
+"""Generating and translating: what is drawn from, by its definition in plain Python, and the beam search as one that
+recomputes everything."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import EncoderDecoder, LinearRoPEAttention, SoftmaxRoPEAttention
-from linear_rope.decoding import beam_search, length_penalty_of, reordered
-from tests.linear_rope.tensors import assert_near
-from tests.linear_rope.test_model import BOTH_WAYS, ELU, config, random_tokens, spread
+from linear_rope import CausalLM, EncoderDecoder, LinearRoPEAttention, SoftmaxRoPEAttention
+from linear_rope.decoding import (
+    LOWEST_TEMPERATURE,
+    beam_search,
+    length_penalty_of,
+    reordered,
+    sample,
+    sampling_probabilities,
+)
+from tests.linear_rope.tensors import assert_near, assert_refused
+from tests.linear_rope.test_model import config, random_tokens, spread
+
+LOGITS = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def by_definition(logits: list[float], temperature: float, top_k: int | None, top_p: float) -> list[float]:
+    """The softmax of logits / T; the k likeliest; of these the fewest that reach p, the likeliest first."""
+    order = sorted(range(len(logits)), key=lambda token: -logits[token])[: top_k or None]
+    weights = [math.exp((logits[token] - logits[order[0]]) / temperature) for token in order]
+    kept, mass = 0, 0.0
+    while kept == 0 or (kept < len(order) and mass < top_p):
+        mass += weights[kept] / math.fsum(weights)
+        kept += 1
+    found = [0.0] * len(logits)
+    for token, weight in zip(order[:kept], weights, strict=False):
+        found[token] = weight / math.fsum(weights[:kept])
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(None, 1.0), (0, 1.0), (5, 1.0), (99, 0.61), (None, 0.91), (5, 0.5), (1, 1.0), (3, 0.0)]
+)
+def test_what_is_drawn_from_is_what_the_definition_says(dtype: torch.dtype, top_k: int | None, top_p: float) -> None:
+    # Logits that are told apart in every dtype: the definition says nothing of ties.
+    logits = torch.stack([row.argsort().argsort() for row in LOGITS]).to(dtype) / 4
+    for temperature in (LOWEST_TEMPERATURE, 0.01, 0.7, 1.0, 5.0, 1e6):
+        found = sampling_probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+        rows = [by_definition(row, temperature, top_k, top_p) for row in logits.tolist()]
+        expected = torch.tensor(rows, dtype=torch.float64)
+        assert found.dtype == torch.promote_types(dtype, torch.float32)
+        assert torch.equal(found > 1e-30, expected > 1e-30)
+        # The exponent's rounding: eps of up to 87, where a float32 is not yet subnormal, for difference and quotient
+        # each; and that of sums over 40.
+        torch.testing.assert_close(found.double(), expected, rtol=250 * torch.finfo(torch.float32).eps, atol=1e-37)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_logits_of_a_dtype_are_finite_probabilities(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    logits = torch.tensor([[largest, -largest, 0], [largest, largest, -torch.inf], [-largest] * 3], dtype=dtype)
+    expected = torch.tensor([[1, 0, 0], [0.5, 0.5, 0], [1 / 3] * 3], dtype=torch.float64)
+    for temperature in (LOWEST_TEMPERATURE, 1e-3, 1.0):
+        for top_p in (1.0, 0.99):
+            found = sampling_probabilities(logits, temperature=temperature, top_p=top_p).double()
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+        assert sample(logits, temperature=temperature)[0] == 0
+
+
+def test_tokens_as_likely_as_the_last_of_top_k_are_kept_and_top_p_reaches_its_sum_exactly() -> None:
+    assert sampling_probabilities(torch.zeros(1, 4), top_k=2).tolist() == [[0.25] * 4]
+    halves = torch.tensor([[0.0, 0.0, -torch.inf]])
+    assert sampling_probabilities(halves, top_p=0.5).tolist() == [[1, 0, 0]]
+    assert sampling_probabilities(halves, top_p=0.5001).tolist() == [[0.5, 0.5, 0]]
+
+
+def draws(count: int, logits: Tensor, **settings: Any) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return sample(logits.expand(count, -1), generator=generator, **settings)[:, 0].bincount(minlength=len(logits))
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.5}, {"top_k": 4}, {"top_k": 9, "top_p": 0.8}])
+def test_tokens_come_as_often_as_they_are_probable(settings: dict[str, Any]) -> None:
+    count, logits = 100_000, torch.arange(40) / 8
+    asked: dict[str, Any] = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | settings
+    expected = by_definition(logits.tolist(), **asked)
+    for token, found in enumerate(draws(count, logits, **settings).tolist()):
+        p = expected[token]
+        # Bernstein: beyond this with a probability of 2 exp(-16) = 2e-7; there are 120 such comparisons.
+        bound = math.sqrt(2 * 16 * count * p * (1 - p)) + 2 / 3 * 16 * (p > 0)
+        assert abs(found - count * p) <= bound, token
+
+
+def test_a_lower_temperature_draws_the_likeliest_and_those_equal_to_it() -> None:
+    logits = torch.tensor([1.0, 0.99, 1.0])
+    found = draws(1000, logits, temperature=LOWEST_TEMPERATURE)
+    assert found[1] == 0
+    assert min(found[0], found[2]) > 400  # 6 standard deviations of 16 from 500
+    assert sample(logits[None], temperature=0).tolist() == [[0]]
+
+
+def test_a_model_generates_by_a_seed_among_the_likeliest() -> None:
+    model, prompt = spread(CausalLM(config("elu+1-rope-after"))), random_tokens(2, 5)
+    before = torch.random.get_rng_state()
+    first = model.generate(prompt, 20, seed=7)
+    assert torch.equal(first, model.generate(prompt, 20, seed=7))
+    assert torch.equal(first, model.generate(prompt, 20, generator=torch.Generator().manual_seed(7)))
+    assert not torch.equal(first, model.generate(prompt, 20, seed=8))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    greedy = model.generate(prompt, 20, temperature=0)
+    for settings in ({"top_k": 1}, {"top_p": 0.0}, {"temperature": LOWEST_TEMPERATURE}):
+        assert torch.equal(model.generate(prompt, 20, seed=7, **settings), greedy)
+    few = model.generate(prompt, 20, seed=7, top_k=3)
+    likeliest = model(few).topk(3).indices[:, 4:-1]
+    assert (likeliest == few[:, 5:, None]).any(-1).all()
+    assert not torch.equal(few, greedy)
+    assert torch.equal(model.generate(prompt, 0), prompt)
+    assert model.generate(random_tokens(0, 3), 4).shape == (0, 7)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert model.to(dtype).generate(prompt, 5, temperature=LOWEST_TEMPERATURE, seed=0).max() < 50
+
 
 BEGIN, END = 1, 2
 KINDS: dict[str, dict[str, Any]] = {
@@ -20,13 +130,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "elu+1-rope-after, gate": {"decay": "gate", "local_conv": 4, "short_conv": 3},
     "favor+-rope-after": {},
     "softmax-selective, gate": {},
+    "softmax-shaw": {},
     "elu+1-floater": {},
 }
 PADDING = torch.arange(15).expand(3, -1) >= torch.tensor([[15], [8], [11]])
 
 
 def model_of(kind: str) -> Any:
-    name = kind if kind in BOTH_WAYS else kind.split(",")[0]
+    name = "elu+1-rope-after" if kind.startswith("elu+1-rope-after") else kind
     return spread(EncoderDecoder(config(name, **KINDS.get(kind, {}))))
 
 
@@ -48,26 +159,17 @@ def best_by_recomputing(model: Any, source: Tensor, *, beams: int, length_penalt
     return max(ended)[1] if ended else live[0][1]
 
 
-@pytest.mark.parametrize("kind", [*BOTH_WAYS, "elu+1-rope-after, gate"])
-@torch.no_grad()
-def test_token_by_token_is_all_at_once(kind: str) -> None:
-    model, source, target = model_of(kind), random_tokens(3, 15), random_tokens(6, 9, seed=1)
-    logits = model(source.repeat_interleave(2, 0), target, PADDING.repeat_interleave(2, 0))
-    state = model.start(source, PADDING)
-    for place in range(9):
-        found, state = model.step(target[:, place : place + 1], state)
-        assert_near(found, logits[:, place])
-    at_once, _ = model.step(target, model.start(source, PADDING))
-    assert_near(at_once, logits[:, -1])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_reordered_states_are_those_of_reordered_sequences(kind: str) -> None:
+def test_token_by_token_is_all_at_once_also_of_reordered_sequences(kind: str) -> None:
     model, source, target = model_of(kind), random_tokens(3, 15), random_tokens(6, 9, seed=1)
+    logits, state = model(source.repeat_interleave(2, 0), target, PADDING.repeat_interleave(2, 0)), None
+    at_once, _ = model.step(target, model.start(source, PADDING))
+    assert_near(at_once, logits[:, -1])
     state = model.start(source, PADDING)
     for place in range(5):
-        _, state = model.step(target[:, place : place + 1], state)
+        found, state = model.step(target[:, place : place + 1], state)
+        assert_near(found, logits[:, place])
     # The first source is done; of the others three sequences each go on, some of them twice.
     order, left = torch.tensor([3, 3, 2, 5, 4, 5]), torch.tensor([1, 2])
     state = state._replace(own=reordered(state.own, order), read=reordered(state.read, left), sources=2)
@@ -80,16 +182,16 @@ def test_reordered_states_are_those_of_reordered_sequences(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("beams", "length_penalty"), [(1, 0.6), (4, 0.6), (3, 0.0)])
-def test_beam_search_is_one_that_recomputes_everything(kind: str, beams: int, length_penalty: float) -> None:
+def test_beam_search_is_one_that_recomputes_everything_without_padding(kind: str) -> None:
     model, source = model_of(kind), random_tokens(3, 15)
-    how: Any = {"beams": beams, "length_penalty": length_penalty, "longest": 7}
-    found = model.translate(source, PADDING, begin=BEGIN, end=END, **how)
-    for row, mask, tokens in zip(source, PADDING, found, strict=True):
-        with torch.no_grad():
-            expected = best_by_recomputing(model, row[~mask][None], **how)
-        assert tokens.tolist()[: len(expected)] == expected
-        assert (tokens[len(expected) :] == END).all()
+    for beams, length_penalty in ((1, 0.6), (4, 0.6), (3, 0.0)):
+        how: Any = {"beams": beams, "length_penalty": length_penalty, "longest": 6}
+        found = model.translate(source, PADDING, begin=BEGIN, end=END, **how)
+        for row, mask, tokens in zip(source, PADDING, found, strict=True):
+            with torch.no_grad():
+                expected = best_by_recomputing(model, row[~mask][None], **how)
+            assert tokens.tolist()[: len(expected)] == expected
+            assert (tokens[len(expected) :] == END).all()
 
 
 def test_the_source_is_read_once_and_each_new_token_alone() -> None:
@@ -99,25 +201,6 @@ def test_the_source_is_read_once_and_each_new_token_alone() -> None:
     model.translate(random_tokens(3, 15), PADDING, begin=BEGIN, end=END, beams=2, longest=7)
     assert read == [(3, 15)]
     assert len(decoded) > 1
-
-
-def test_one_beam_takes_the_likeliest_token_each_time() -> None:
-    model, source = model_of("elu+1-rope-after"), random_tokens(4, 12)
-    found = model.translate(source, begin=BEGIN, end=END, beams=1, longest=9)
-    before = torch.cat((torch.full((4, 1), BEGIN), found[:, :-1]), dim=1)
-    likeliest = model(source, before).argmax(-1)
-    not_ended = (found == END).cumsum(1) - (found == END).long() == 0
-    assert torch.equal(likeliest[not_ended], found[not_ended])
-
-
-@pytest.mark.parametrize("kind", ["softmax-rope", "favor+-rope-after"])
-def test_the_padding_of_a_source_changes_no_translation(kind: str) -> None:
-    model, source = model_of(kind), random_tokens(3, 15)
-    together = model.translate(source, PADDING, begin=BEGIN, end=END, longest=8)
-    for row, mask, tokens in zip(source, PADDING, together, strict=True):
-        alone = model.translate(row[~mask][None], begin=BEGIN, end=END, longest=8)
-        assert tokens.tolist()[: alone.shape[1]] == alone[0].tolist()
-        assert (tokens[alone.shape[1] :] == END).all()
 
 
 @pytest.mark.parametrize(("length_penalty", "expected"), [(0.0, [END, END]), (2.0, [3, END])])
@@ -140,55 +223,38 @@ def test_the_length_penalty_decides_between_a_short_and_a_long_hypothesis(
     assert length_penalty_of(13, 0.6) == pytest.approx(3**0.6)
 
 
-def test_no_sources_have_no_translations() -> None:
-    model = model_of("softmax-rope")
-    assert model.translate(random_tokens(0, 5), begin=BEGIN, end=END, longest=4).shape == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("softmax-learned", {"longest": 41}, "longest is 41, but the learned position table ends at 40"),
-        ("softmax-rope", {"longest": 0}, "longest is 0; give 1 or more"),
-        ("softmax-rope", {"longest": 5, "beams": 0}, "beams is 0"),
-        ("softmax-rope", {"longest": 5, "beams": 26}, "beams is 26; give half the vocabulary of 50 or less"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(name: str, options: dict[str, Any], said: str) -> None:
-    model = model_of(name)
-    with pytest.raises(ValueError, match=said):
-        model.translate(random_tokens(2, 5), begin=BEGIN, end=END, **options)
-
-
-def test_learned_positions_translate_up_to_the_end_of_their_table() -> None:
-    found = model_of("softmax-learned").translate(random_tokens(2, 5), begin=BEGIN, end=49, longest=40)
-    assert found.shape[1] <= 40
-
-
-def test_tokens_that_do_not_fit_a_decoder_s_state_are_refused() -> None:
+def test_what_cannot_be_searched_is_refused() -> None:
     model = model_of("softmax-learned")
+
+    def translate(**options: Any) -> Any:
+        return lambda: model.translate(random_tokens(2, 5), begin=BEGIN, end=49, **options)
+
+    for options, said in (
+        ({"longest": 41}, "longest is 41, but the learned position table ends at 40"),
+        ({"longest": 0}, "longest is 0; give 1 or more"),
+        ({"longest": 5, "beams": 0}, "beams is 0"),
+        ({"longest": 5, "beams": 26}, "beams is 26; give half the vocabulary of 50 or less"),
+    ):
+        assert_refused(translate(**options), [said])
+    assert translate(longest=40)().shape[1] <= 40
+    assert model.translate(random_tokens(0, 5), begin=BEGIN, end=END, longest=4).shape == (0, 0)
     state = model.start(random_tokens(2, 5))
-    with pytest.raises(ValueError, match="tokens are 3 sequences for 2 sources; give a multiple"):
-        model.step(random_tokens(3, 1), state)
-    _, state = model.step(random_tokens(2, 40), state)
-    with pytest.raises(ValueError, match="target is 41, but the learned position table ends at 40"):
-        model.step(random_tokens(2, 1), state)
+    assert_refused(lambda: model.step(random_tokens(3, 1), state), ["3 sequences for 2 sources; give a multiple"])
+    _, full = model.step(random_tokens(2, 40), state)
+    assert_refused(lambda: model.step(random_tokens(2, 1), full), ["target is 41", "position table ends at 40"])
 
 
 @pytest.mark.parametrize("kind", [LinearRoPEAttention, SoftmaxRoPEAttention])
 def test_what_is_read_token_by_token_has_no_positions(kind: Any) -> None:
-    x = torch.zeros(1, 3, 8)
     for settings in ({"causal": True, "rope": "none"}, {"rope": "before"}, {"rope": "none", "local_conv": 2}):
-        with pytest.raises(ValueError, match="causal or tells positions"):
-            kind(8, 2, **settings).remember(x)
-    across = kind(8, 2, rope="none")
-    y, context = torch.randn(2, 4, 8), torch.randn(2, 6, 8)
-    mask = torch.arange(6).expand(2, -1) >= torch.tensor([[6], [2]])
-    assert_near(across.recall(y, across.remember(context, mask)), across(y, context, mask), 1e-5)
+        module = kind(8, 2, **settings)
+        assert_refused(lambda module=module: module.remember(torch.zeros(1, 3, 8)), ["causal or tells positions"])
 
 
 def test_blocks_that_something_was_put_around_do_not_decode() -> None:
-    model = EncoderDecoder(config("elu+1-rope-after", **ELU))
-    model.blocks[1] = torch.nn.Sequential(model.blocks[1])
-    with pytest.raises(ValueError, match="a block is a Sequential"):
-        model.start(random_tokens(1, 3))
+    translator, model = EncoderDecoder(config("elu+1-rope-after")), CausalLM(config("favor+-rope-after"))
+    for each in (translator, model):
+        each.blocks[1] = torch.nn.Sequential(each.blocks[1])
+    for call in (lambda: translator.start(random_tokens(1, 3)), lambda: model.generate(random_tokens(1, 3), 1)):
+        with pytest.raises(ValueError, match="a block is a Sequential"):
+            call()

@@ -1,22 +1,21 @@
 """Numbers do not depend on ``torch.set_default_dtype``, when a model is made or when it is called."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig, linear_attention
+from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig
 from linear_rope.diagnostics import diagnose_model, expected_rope_mask, rope_decay_bound
 from linear_rope.features import FEATURE_MAPS, make_feature_map
 from linear_rope.positions import POSITIONS
 from linear_rope.positions.alibi import alibi_slopes
 from linear_rope.positions.decay import DECAYS
-from linear_rope.positions.scores import ScorePositions
-from tests.linear_rope.tensors import FORMS, assert_identical, random_qkv
+from tests.linear_rope.attention.modules import SCORES
+from tests.linear_rope.tensors import FORMS, assert_identical, attended, random_qkv
 
-SCORES = [name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)]
 OF = {"softmax": {"rope-after", "selective-after"}, "linear": {"xpos", *SCORES}}
 """positions that a kernel has not"""
 CONFIGS: list[dict[str, Any]] = [
@@ -33,21 +32,15 @@ CONFIGS += [{"attention": "linear", "position": "rope-after", "qk_norm": True}]
 # Slopes of up to eight heads are powers of two, which every dtype has.
 CONFIGS += [{"attention": attention, "position": "alibi", "dim": 32, "heads": 16} for attention in OF]
 TOKENS = torch.arange(2 * 9).view(2, 9) % 11
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 
 
-@pytest.fixture(params=[torch.float64, torch.bfloat16], ids=str)
-def under_another(request: pytest.FixtureRequest) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Calls a function under another default."""
-
-    def call(function: Callable[[], Any]) -> Any:
-        torch.set_default_dtype(request.param)
-        try:
-            return function()
-        finally:
-            torch.set_default_dtype(torch.float32)
-
-    yield call
-    torch.set_default_dtype(torch.float32)
+def under(dtype: torch.dtype, function: Callable[[], Any]) -> Any:
+    torch.set_default_dtype(dtype)
+    try:
+        return function()
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def config(**settings: Any) -> ModelConfig:
@@ -55,14 +48,11 @@ def config(**settings: Any) -> ModelConfig:
 
 
 def outputs(model: nn.Module) -> list[Tensor]:
-    found = [model(TOKENS)]
-    if isinstance(model, CausalLM):
-        found.append(model.generate(TOKENS[:, :4], 3, temperature=0))
-    return found
+    return [model(TOKENS), *([model.generate(TOKENS[:, :4], 3, temperature=0)] if isinstance(model, CausalLM) else [])]
 
 
 @pytest.mark.parametrize("settings", CONFIGS, ids=lambda settings: " ".join(map(str, settings.values())))
-def test_of_every_kernel_and_position(settings: dict[str, Any], under_another: Callable[..., Any]) -> None:
+def test_of_every_kernel_and_position(settings: dict[str, Any]) -> None:
     if settings["position"] == "floater":
         pytest.importorskip("torchdiffeq")
     kinds: list[type[nn.Module]] = [CausalLM]
@@ -71,38 +61,33 @@ def test_of_every_kernel_and_position(settings: dict[str, Any], under_another: C
     for kind in kinds:
         model = kind(config(**settings)).eval()
         expected = outputs(model)
-        assert_identical(under_another(lambda model=model: outputs(model)), expected)
-        made = under_another(lambda kind=kind: kind(config(**settings))).float().eval()
-        made.load_state_dict(model.state_dict())
-        assert_identical(under_another(lambda made=made: outputs(made)), expected)
+        for dtype in (torch.float64, torch.bfloat16):
+            assert_identical(under(dtype, lambda model=model: outputs(model)), expected)
+            made = under(dtype, lambda kind=kind: kind(config(**settings))).float().eval()
+            made.load_state_dict(model.state_dict())
+            assert_identical(under(dtype, lambda made=made: outputs(made)), expected)
 
 
-@pytest.mark.parametrize("name", FEATURE_MAPS)
-def test_of_every_implementation(name: str, under_another: Callable[..., Any]) -> None:
-    qkv, feature_map = [x.float() for x in random_qkv(2, 2, 9)], make_feature_map(name, 4)
-    log_decay = -torch.rand(2, 2, 9)
-    for form in FORMS:
-        for causal in (True, False):
-
-            def call(form: str = form, causal: bool = causal) -> Tensor:
-                options: dict[str, Any] = dict(feature_map=feature_map, implementation=form, causal=causal)
-                return linear_attention(*qkv, **options, log_decay=log_decay)
-
-            assert_identical(under_another(call), call())
+@DTYPES
+def test_of_every_implementation(dtype: torch.dtype) -> None:
+    inputs = [*(x.float() for x in random_qkv(2, 2, 9)), -torch.rand(2, 2, 9)]
+    for name, form, causal in (
+        (name, form, causal) for name in FEATURE_MAPS for form in FORMS for causal in (True, False)
+    ):
+        options: dict[str, Any] = {"feature_map": make_feature_map(name, 4), "implementation": form, "causal": causal}
+        expected = attended(*inputs, **options)
+        assert_identical(under(dtype, lambda options=options: attended(*inputs, **options)), expected)
 
 
-def test_of_translation_and_diagnostics(under_another: Callable[..., Any]) -> None:
+@DTYPES
+def test_of_translation_and_diagnostics(dtype: torch.dtype) -> None:
     translator = EncoderDecoder(config(position="none")).eval()
-
-    def translated() -> Tensor:
-        return translator.translate(TOKENS, begin=1, end=2, beams=2, longest=5)
-
-    assert_identical(under_another(translated), translated())
     encoder, distances = Encoder(config(attention="softmax", position="alibi")), torch.arange(9)
-    assert under_another(lambda: diagnose_model(encoder, TOKENS)) == diagnose_model(encoder, TOKENS)
+    assert under(dtype, lambda: diagnose_model(encoder, TOKENS)) == diagnose_model(encoder, TOKENS)
     for numbers in (
+        lambda: translator.translate(TOKENS, begin=1, end=2, beams=2, longest=5),
         lambda: alibi_slopes(16),
         lambda: rope_decay_bound(distances, 8),
         lambda: expected_rope_mask(distances, 8),
     ):
-        assert_identical(under_another(numbers), numbers())
+        assert_identical(under(dtype, numbers), numbers())

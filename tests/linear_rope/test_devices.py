@@ -1,4 +1,4 @@
-"""The guarantees of causal attention on each device there is, in float32 and bfloat16.
+"""The guarantees of causal attention on each device there is, in float32 and bfloat16, and under autocast.
 
     pytest tests/linear_rope/test_devices.py
 
@@ -8,31 +8,36 @@ of full precision, which is PyTorch's default, not for TF32.
 """
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ReluFeatures, linear_attention
 from tests.linear_rope.tensors import (
     FORMS,
+    SETTINGS,
     TOLERANCES,
     assert_near,
+    attended,
     in_steps,
     outputs_and_gradients,
     random,
     random_qkv,
+    slow_positions,
     some_padding,
 )
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU on this machine")
 DEVICES = [torch.device("cpu"), pytest.param(torch.device("cuda"), marks=NEEDS_CUDA)]
 LENGTH, WIDTH, FEATURES = 150, 16, 32
+PHIS = {"favor+": FavorPlus(WIDTH, FEATURES), "elu+1": EluPlusOne(), "relu": ReluFeatures(eps=1e-2)}
 
 pytestmark = [
     pytest.mark.parametrize("device", DEVICES, ids=str),
     pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str),
-    pytest.mark.parametrize("phi", [FavorPlus(WIDTH, FEATURES), EluPlusOne()], ids=["favor+", "elu+1"]),
+    pytest.mark.parametrize("phi", PHIS.values(), ids=PHIS),
 ]
 
 
@@ -40,20 +45,32 @@ def rounded_qkv(dtype: torch.dtype) -> list[Tensor]:
     return [x.to(dtype) for x in random_qkv(2, 3, LENGTH, width=WIDTH)]
 
 
-@pytest.mark.parametrize("rope", ["after", "before", "none"])
+def autocasting(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    with torch.autocast(q.device.type, dtype=torch.bfloat16):
+        return linear_attention(q, k, v, **options)
+
+
+@pytest.mark.parametrize("causal", [True, False])
 def test_every_implementation_gives_what_the_definition_does_in_float64(
-    rope: str, phi: FeatureMap, dtype: torch.dtype, device: torch.device
+    causal: bool, phi: FeatureMap, dtype: torch.dtype, device: torch.device
 ) -> None:
-    qkv, mask, options = rounded_qkv(dtype), some_padding(2, LENGTH), {"rope": rope, "causal": True}
-    exact = dict(feature_map=phi, key_padding_mask=mask, implementation="reference")
-    expected = outputs_and_gradients([x.double() for x in qkv], **exact, **options)
-    q, k, v = (x.to(device) for x in qkv)
+    qkv, mask = rounded_qkv(dtype), some_padding(2, LENGTH)
+    q, *kv = (x.to(device) for x in qkv)
     # On the device padding is not a number, and changes nothing.
-    k, v = (x.masked_fill(mask[:, None, :, None].to(device), torch.nan) for x in (k, v))
-    options |= {"feature_map": copy.deepcopy(phi).to(device), "key_padding_mask": mask.to(device)}
-    for form in FORMS:
-        assert linear_attention(q, k, v, implementation=form, **options).dtype == dtype
-        assert_near(outputs_and_gradients([q, k, v], implementation=form, **options), expected, TOLERANCES[dtype])
+    held = [x.masked_fill(mask[:, None, :, None].to(device), torch.nan) for x in kv]
+    for rope, denominator in SETTINGS:
+        options: dict[str, Any] = {"rope": rope, "denominator": denominator, "causal": causal}
+        exact = dict(feature_map=phi, key_padding_mask=mask, implementation="reference")
+        at = slow_positions(LENGTH) if denominator == "rotated" else None
+        expected = outputs_and_gradients([x.double() for x in qkv], positions=at, **exact, **options)
+        options |= {"feature_map": copy.deepcopy(phi).to(device), "key_padding_mask": mask.to(device)}
+        options |= {"positions": None if at is None else at.to(device)}
+        for form in FORMS if rope == "after" else ("auto",):
+            found = outputs_and_gradients([q, *held], implementation=form, **options)
+            assert_near(found, expected, TOLERANCES[dtype])
+        assert attended(q, *held, **options).dtype == dtype
+        if dtype == torch.float32:
+            assert_near(outputs_and_gradients([q, *held], autocasting, **options), expected, TOLERANCES[dtype])
 
 
 def test_the_future_changes_nothing(phi: FeatureMap, dtype: torch.dtype, device: torch.device) -> None:

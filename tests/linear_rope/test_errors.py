@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from linear_rope import (
     CausalLM,
     EluPlusOne,
+    Encoder,
     EncoderDecoder,
     FavorPlus,
     LinearRoPEAttention,
@@ -22,13 +23,15 @@ from linear_rope import (
     apply_rope,
     linear_attention,
 )
-from linear_rope.attention import GatedDelta
+from linear_rope.attention import GatedDelta, Retention, WindowedFavor
 from linear_rope.diagnostics import diagnose, diagnose_model
 from linear_rope.features import FeatureMap, Features
-from linear_rope.positions.decay import FixedDecay, GatedDecay
+from linear_rope.heads import Classifier
+from linear_rope.positions import Deberta, Decay, FixedDecay, GatedDecay, Huang, Shaw, T5Buckets, TransformerXL, Tupe
 from tests.linear_rope.tensors import assert_refused
 
-QKV, LONGER, EMPTY = (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 0, 4)
+QKV, LONGER, SHORTER, EMPTY = (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 4, 4), (1, 2, 0, 4)
+IDS = torch.tensor([[0, 0, 1, 1, 2]] * 2)
 X, TOKENS, ANGLES = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64), torch.zeros(1, 2, 5, 3)
 
 
@@ -37,9 +40,15 @@ class WithoutAnAxis(FeatureMap):
         return Features(x.exp(), x.sum(-1))
 
 
-class Growing(GatedDecay):
+class Own(Decay):
+    """Of a value and shape that is given."""
+
+    def __init__(self, value: float, *shape: int) -> None:
+        super().__init__(2)
+        self.value, self.shape = value, shape
+
     def forward(self, x: Tensor) -> Tensor:
-        return -super().forward(x)
+        return torch.full(self.shape, self.value, dtype=x.dtype)
 
 
 def mask(*shape: int) -> Tensor:
@@ -65,6 +74,14 @@ def linear(**options: Any) -> LinearRoPEAttention:
 
 def softmax(**options: Any) -> SoftmaxRoPEAttention:
     return SoftmaxRoPEAttention(16, 2, **options)
+
+
+def scored(positions: Any, **options: Any) -> SoftmaxRoPEAttention:
+    return softmax(**{"rope": "none", "score_positions": positions} | options)
+
+
+def xpos(**options: Any) -> SoftmaxRoPEAttention:
+    return softmax(rope="xpos", causal=True, **options)
 
 
 def model(**options: Any) -> CausalLM:
@@ -104,6 +121,19 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(angles=ANGLES, positions=torch.arange(5)), ["positions was given beside angles"]),
         (lambda: attend(angles=ANGLES, rope_scaling=NTKAware(2.0)), ["rope_scaling was given beside angles"]),
         (lambda: attend(dtype=torch.int64), ["q has dtype torch.int64", "floating-point"]),
+        (lambda: attend(SHORTER, QKV, QKV, segment_ids=IDS), ["4 queries and 5 keys"]),
+        (lambda: linear()(X, segment_ids=torch.tensor([[0, 1, 0, 2, 2]] * 2)), ["come back"]),
+        (lambda: linear()(X, segment_ids=IDS[0]), ["shape (5,); give (2, 5)"]),
+        (lambda: linear()(X, segment_ids=IDS.float()), ["dtype torch.float32"]),
+        (lambda: linear()(X, segment_ids=IDS > 0), ["dtype torch.bool"]),
+        (lambda: linear()(X, segment_ids=IDS.to("meta")), ["on meta, and the tokens on cpu"]),
+        (lambda: linear()(X, segment_ids=IDS, cu_seqlens=torch.tensor([0, 5])), ["both"]),
+        (lambda: linear()(X, cu_seqlens=torch.tensor([0, 5])), ["2 sequences"]),
+        (lambda: linear()(X, X, segment_ids=IDS), ["context"]),
+        *(
+            (lambda ends=ends: linear()(X[:1], cu_seqlens=torch.tensor(ends)), ["from 0 to 5"])
+            for ends in ([0, 4], [1, 5], [0, 4, 3, 5])
+        ),
         (lambda: rotate((4, 5), torch.arange(4)), ["width", "5", "even"]),
         (lambda: rotate((4, 6), torch.arange(4), layout="pairs"), ["layout", "'pairs'", "'interleaved'", "'half'"]),
         (lambda: rotate((2, 1, 4, 6), torch.zeros(3, 4)), ["positions", "(3, 4)", "(4,)", "(2, 4)"]),
@@ -132,14 +162,44 @@ def model(**options: Any) -> CausalLM:
         (lambda: linear(feature_map=EluPlusOne(6)), ["feature_map", "head_dim 6", "head_dim=8"]),
         (lambda: FixedDecay(torch.tensor([-1.0, 5.0])), ["log_kept", "5.0", "0 or less"]),
         (lambda: FixedDecay(torch.tensor([-1.0, math.nan])), ["log_kept", "nan", "0 or less"]),
-        (lambda: linear(decay=Growing(16, 2))(X), ["log_decay", "0"]),
         (lambda: GatedDelta(6, 2), ["head_dim is 3", "even"]),
+        *((lambda kind=kind: kind(8, 2, causal=False), ["give causal=True"]) for kind in (GatedDelta, WindowedFavor)),
         (lambda: attend(*[(1, 2, 5, 3)] * 3, feature_map=EluPlusOne()), ["number of features", "3", "even head_dim"]),
         (lambda: attend(feature_map=WithoutAnAxis()), ["WithoutAnAxis", "log_scale", "(1, 2, 5)", "(1, 2, 5, 1)"]),
         (lambda: linear(denominator="sum"), ["denominator", "'sum'", "'unrotated'", "'rotated'", "'none'"]),
         (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
         (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),
         (lambda: softmax(rope="after"), ["rope", "'after'", "'before'", "'none'"]),
+        (lambda: scored("shaw", rope="before"), ["score_positions is 'shaw'", "rope='before'", '"none"']),
+        (lambda: scored("t5", alibi=True), ["score_positions is 't5'", "alibi=True"]),
+        (lambda: scored("learned"), ["score_positions is 'learned'", "'shaw'", "ScorePositions"]),
+        (lambda: scored(Shaw(5)), ["any number of heads of width 5", "2 of width 8", "head_dim=8"]),
+        (lambda: scored(T5Buckets(3, 8)), ["3 heads of width 8", "heads=2"]),
+        (lambda: scored("shaws"), ["'shaws'", "did you mean 'shaw'"]),
+        (lambda: scored("t5")(X, X), ["context"]),
+        (lambda: scored("shaw")(X, positions=torch.arange(5) / 2), ["positions has dtype torch.float32", "integers"]),
+        (lambda: Shaw(4, max_distance=0), ["max_distance is 0"]),
+        (lambda: Huang(4, max_distance=-1), ["max_distance is -1"]),
+        (lambda: Deberta(8, 2, 4, max_distance=0), ["max_distance is 0"]),
+        (lambda: Tupe(8, 2, 4, max_length=0), ["max_length is 0"]),
+        (lambda: T5Buckets(2, 4, buckets=6), ["buckets is 6", "multiple of 4"]),
+        (lambda: T5Buckets(2, 4, causal=True, buckets=7), ["buckets is 7", "multiple of 2"]),
+        (lambda: T5Buckets(2, 4, max_distance=8), ["max_distance is 8", "8 buckets"]),
+        (lambda: TransformerXL(7, 1, 7), ["dim is 7", "even"]),
+        *(
+            (lambda kind=kind: kind(16, 2, rope="xpos"), ["rope is 'xpos'", "one decay a head", 'decay="retnet"'])
+            for kind in (LinearRoPEAttention, Retention, GatedDelta, WindowedFavor)
+        ),
+        (lambda: attend(rope="xpos"), ["rope is 'xpos'", "one decay a head", 'decay="retnet"']),
+        (lambda: model(position="xpos"), ["rope is 'xpos'", "one decay a head", 'decay="retnet"']),
+        (lambda: softmax(rope="xpos"), ['rope is "xpos"', "later keys", "causal=True"]),
+        (lambda: xpos(head_dim=5), ["head_dim is 5", "even"]),
+        (lambda: xpos(rope_angles="selective"), ["rope_angles is 'selective'", "xpos"]),
+        (lambda: xpos(alibi=True), ["alibi"]),
+        (lambda: xpos(score_positions="t5"), ["score_positions is 't5'", "rope='xpos'"]),
+        (lambda: Encoder(ModelConfig(attention="softmax", position="xpos")), ['rope is "xpos"', "causal"]),
+        (lambda: model(position="complex", dim=15, heads=5), ["dim is 15", "even"]),
+        (lambda: Classifier(model().config, 0), ["outputs is 0; give 1 or more"]),
         (lambda: model(dim=0), ["dim", "0", "1 or more"]),
         (lambda: model(attention="sofmax"), ["attention is 'sofmax'; did you mean 'softmax'", "'linear'"]),
         (lambda: model(position="rope"), ["position", "'rope'", "'rope-before'", "'rope-after'"]),
@@ -193,6 +253,14 @@ KINDS = pytest.mark.parametrize("kind", [LinearRoPEAttention, SoftmaxRoPEAttenti
         ({"head_dim": 5, "rope": "before"}, ["head_dim", "5", "even"]),
         ({"dropout": 1.0}, ["dropout", "1.0", "less than 1"]),
         ({"rope": "both"}, ["rope", "'both'", "'before'", "'none'"]),
+        ({"decay": "slow"}, ["decay", "slow", "fixed"]),
+        ({"decay": GatedDecay(16, 3)}, ["decay", "3 heads", "2"]),
+        ({"rope_angles": "free"}, ["rope_angles", "free", "selective"]),
+        ({"rope_angles": "selective", "rope": "none"}, ["rope_angles", "rope"]),
+        ({"local_conv": 1}, ["local_conv", "1", "2"]),
+        *(({"local_conv": window}, ["local_conv", repr(window), "whole number"]) for window in (2.5, "4", None)),
+        ({"short_conv": -2}, ["short_conv", "-2"]),
+        ({"qk_norm": "no"}, ["qk_norm", "'no'", "True"]),
     ],
 )
 def test_attention_modules(kind: Callable[..., Any], options: dict[str, Any], words: list[str]) -> None:
@@ -223,6 +291,12 @@ def test_attention_modules(kind: Callable[..., Any], options: dict[str, Any], wo
 )
 def test_calls_of_a_causal_module(kind: Callable[..., Any], call: Callable[..., Any], words: list[str]) -> None:
     assert_refused(lambda: call(kind(16, 2, causal=True)), words)
+
+
+@KINDS
+def test_decays_of_one_s_own_that_cannot_be(kind: Callable[..., Any]) -> None:
+    assert_refused(lambda: kind(16, 2, decay=Own(0.5, 2, 2, 5))(X), ["log_decay", "0.5", "≤ 0"])
+    assert_refused(lambda: kind(16, 2, decay=Own(-0.5, 2, 5, 2))(X), ["decay", "(2, 5, 2)", "(2, 2, 5)"])
 
 
 @KINDS

@@ -1,6 +1,7 @@
-"""The models: comparable from the start, causal, blind to padding, and the same token by token."""
+"""The models: comparable from the start, causal, blind to padding and other segments, and the same token by token."""
 
 import copy
+import io
 import math
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig, NTKAware
-from tests.linear_rope.tensors import assert_identical, assert_near
+from linear_rope.heads import Classifier, MaskedLM
+from linear_rope.model import DecoderState
+from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
 
 SMALL: dict[str, Any] = {"vocab_size": 50, "dim": 16, "layers": 2, "heads": 2, "max_length": 40, "num_features": 12}
 SOFTMAX = {"attention": "softmax", "num_features": None}
@@ -19,35 +22,28 @@ ELU = {"feature_map": "elu+1", "num_features": None}
 SCORES = ("shaw", "transformer-xl", "t5", "tupe", "deberta", "huang")
 KERNELS: dict[str, dict[str, Any]] = {"softmax": SOFTMAX, "favor+": {}, "elu+1": ELU}
 ALL: dict[str, dict[str, Any]] = {
-    "softmax-none": {**SOFTMAX, "position": "none"},
+    **{f"{kernel}-none": {**of, "position": "none"} for kernel, of in KERNELS.items()},
     "softmax-rope": {**SOFTMAX, "position": "rope-before"},
-    "favor+-none": {"position": "none"},
     "favor+-rope-before": {"position": "rope-before"},
     "favor+-rope-after": {"position": "rope-after"},
-    "elu+1-none": {**ELU, "position": "none"},
     "elu+1-rope-after": {**ELU, "position": "rope-after"},
     "softmax-learned": {**SOFTMAX, "position": "learned"},
     "softmax-alibi": {**SOFTMAX, "position": "alibi"},
     "softmax-ntk": {**SOFTMAX, "position": "rope-before", "rope_scaling": NTKAware(2.0)},
-    "favor+-learned": {"position": "learned"},
     "elu+1-sinusoidal": {**ELU, "position": "sinusoidal"},
-    "paired": {"feature_map": "favor+paired"},
-    "elu+1, paired": {"feature_map": "elu+1+paired", "num_features": None},
     "relu, no denominator": {"feature_map": "relu", "num_features": None, "denominator": "none"},
     "elu+1-alibi": {**ELU, "position": "alibi"},
     "elu+1-selective-after, gate": {**ELU, "position": "selective-after", "decay": "gate", "local_conv": 4},
     "favor+-selective-before, fixed": {"position": "selective-before", "decay": "fixed"},
     "softmax-selective, gate": {**SOFTMAX, "position": "selective-before", "decay": "gate", "short_conv": 4},
-    "softmax-rope, normalised": {**SOFTMAX, "position": "rope-before", "qk_norm": True},
     "favor+-rope-after, normalised": {"position": "rope-after", "qk_norm": True},
     **{f"softmax-{name}": {**SOFTMAX, "position": name} for name in SCORES},
     "softmax-xpos": {**SOFTMAX, "position": "xpos"},
-    **{f"{kernel}-complex": {**of, "position": "complex"} for kernel, of in KERNELS.items()},
-    **{f"{kernel}-floater": {**of, "position": "floater"} for kernel, of in KERNELS.items()},
+    "softmax-complex": {**SOFTMAX, "position": "complex"},
+    **{f"{kernel}-floater": {**of, "position": "floater"} for kernel, of in KERNELS.items() if kernel != "favor+"},
 }
-CAUSAL = ("softmax-xpos",)
-"""for decoders alone"""
-BOTH_WAYS = [name for name in ALL if name not in CAUSAL]
+BOTH_WAYS = [name for name in ALL if name != "softmax-xpos"]
+"""also for encoders"""
 ADDED = (".positions.", ".decay.", ".local.", ".short.", ".rotation", ".score_positions.", "block_positions.", ".gain")
 
 
@@ -57,6 +53,12 @@ def config(name: str, **options: Any) -> ModelConfig:
 
 def random_tokens(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(50, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def changed_at(tokens: Tensor, place: int) -> Tensor:
+    changed = tokens.clone()
+    changed[:, place] = (tokens[:, place] + 1) % 50
+    return changed
 
 
 def spread(model: Any) -> Any:
@@ -114,9 +116,7 @@ def test_features_differ_from_layer_to_layer_and_not_from_variant_to_variant() -
 
 def test_training_starts_near_the_uniform_distribution_and_reaches_every_parameter() -> None:
     model, tokens = CausalLM(config("favor+-rope-after")), random_tokens(3, 21)
-    logits = model(tokens[:, :-1])
-    assert logits.shape == (3, 20, 50)
-    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
     assert abs(float(loss.detach()) - math.log(50)) < 0.1
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
@@ -126,77 +126,36 @@ def test_training_starts_near_the_uniform_distribution_and_reaches_every_paramet
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_causal_model_does_not_see_the_future(name: str) -> None:
-    model, tokens = spread(CausalLM(config(name))), random_tokens(2, 40)
+def test_a_decoder_sees_neither_the_future_nor_padding_and_generates_what_it_computes(name: str) -> None:
+    model, tokens, place = spread(CausalLM(config(name))), random_tokens(4, 40), torch.arange(20)
     logits = model(tokens)
-    changed = tokens.clone()
-    changed[:, 25:] = random_tokens(2, 15, seed=1)
-    assert_near(model(changed)[:, :25], logits[:, :25], 1e-9)
+    later = torch.cat((tokens[:, :25], random_tokens(4, 15, seed=1)), dim=1)
+    assert_near(model(later)[:, :25], logits[:, :25], 1e-9)
     assert_near(model(tokens[:, :25]), logits[:, :25])
-    changed = tokens.clone()
-    changed[:, 0] = (tokens[:, 0] + 1) % 50
-    assert (model(changed)[:, 10:] - logits[:, 10:]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [*((name, CausalLM) for name in ALL), *((name, Encoder) for name in BOTH_WAYS)]
-)
-def test_padding_has_no_influence(name: str, kind: Any) -> None:
-    model, tokens = spread(kind(config(name))), random_tokens(4, 20)
-    place = torch.arange(20)
+    assert (model(changed_at(tokens, 0))[:, 10:] - logits[:, 10:]).abs().max() > 1e-4
     mask = torch.stack((place < 6, place >= 13, place % 3 == 1, place < 0))
-    y = model(tokens, key_padding_mask=mask)
+    y = model(tokens[:, :20], key_padding_mask=mask)
     for row, keep in enumerate(~mask):
-        assert_near(y[row, keep], model(tokens[row, keep][None])[0])
-
-
-@pytest.mark.parametrize("name", BOTH_WAYS)
-def test_an_encoder_sees_both_sides_and_every_encoding_but_none_tells_the_order(name: str) -> None:
-    model, tokens = spread(Encoder(config(name))), random_tokens(1, 12)
-    y, changed = model(tokens), tokens.clone()
-    changed[:, -1] = (tokens[:, -1] + 1) % 50
-    assert (model(changed)[:, 0] - y[:, 0]).abs().max() > 1e-4
-    permutation = torch.tensor([3, 0, 8, 1, 2, 7, 11, 4, 6, 5, 10, 9])
-    difference = (model(tokens[:, permutation]) - y[:, permutation]).abs().max()
-    assert bool(difference < 1e-9) == name.endswith("none")
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_greedy_generation_is_the_argmax_of_the_whole_forward_pass(name: str) -> None:
-    model, tokens = spread(CausalLM(config(name))), random_tokens(2, 5)
-    generated = model.generate(tokens, 30, temperature=0)
-    assert generated.shape == (2, 35)
-    torch.testing.assert_close(generated[:, :5], tokens)
-    torch.testing.assert_close(generated[:, 5:], model(generated)[:, 4:-1].argmax(-1))
+        assert_near(y[row, keep], model(tokens[row, :20][keep][None])[0])
+    prompt = random_tokens(2, 5)
+    generated = model.generate(prompt, 30, temperature=0)
+    assert torch.equal(generated[:, :5], prompt)
+    assert torch.equal(generated[:, 5:], model(generated)[:, 4:-1].argmax(-1))
     assert len(generated[:, 5:].unique()) > 1
     assert CausalLM(config(name)).bfloat16()(tokens).dtype == torch.bfloat16
 
 
-def test_generation_skips_no_block_that_something_was_put_around() -> None:
-    model = CausalLM(config("favor+-rope-after"))
-    model.blocks[1] = torch.nn.Sequential(model.blocks[1])
-    with pytest.raises(ValueError, match="a block is a Sequential"):
-        model.generate(random_tokens(1, 3), 1)
-
-
-@pytest.mark.parametrize("name", ["favor+-rope-after", "softmax-rope"])
-def test_generation_of_no_sequences_gives_none(name: str) -> None:
-    assert CausalLM(config(name)).generate(random_tokens(0, 3), 4).shape == (0, 7)
-
-
-def test_sampling_follows_its_generator() -> None:
-    model, prompt = spread(CausalLM(config("favor+-rope-after"))), random_tokens(2, 5)
-
-    def sample(seed: int, temperature: float = 1.0) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return model.generate(prompt, 20, temperature=temperature, generator=generator)
-
-    before = torch.random.get_rng_state()
-    assert_identical(sample(0), sample(0))
-    assert not torch.equal(sample(0), sample(1))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert_identical(sample(0, temperature=1e-6), model.generate(prompt, 20, temperature=0))
-    assert_identical(model.generate(prompt, 0), prompt)
+@pytest.mark.parametrize("name", BOTH_WAYS)
+def test_an_encoder_sees_both_sides_but_padding_and_every_encoding_but_none_tells_the_order(name: str) -> None:
+    model, tokens = spread(Encoder(config(name))), random_tokens(1, 12)
+    y, permutation = model(tokens), torch.tensor([3, 0, 8, 1, 2, 7, 11, 4, 6, 5, 10, 9])
+    assert (model(changed_at(tokens, -1))[:, 0] - y[:, 0]).abs().max() > 1e-4
+    difference = (model(tokens[:, permutation]) - y[:, permutation]).abs().max()
+    assert bool(difference < 1e-9) == name.endswith("none")
+    padded, mask = torch.full((1, 20), 7), torch.ones(1, 20, dtype=torch.bool)
+    places = torch.tensor([2, 3, 5, 6, 7, 8, 9, 12, 13, 14, 15, 16])
+    padded[:, places], mask[:, places] = tokens, False
+    assert_near(model(padded, key_padding_mask=mask)[:, places], y)
 
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
@@ -205,17 +164,36 @@ def test_an_encoder_decoder_reads_the_source_and_not_its_padding(name: str) -> N
     source, target = random_tokens(2, 15), random_tokens(2, 9, seed=1)
     mask = torch.arange(15).expand(2, -1) >= torch.tensor([[15], [8]])
     logits = model(source, target, mask)
-    assert logits.shape == (2, 9, 50)
     assert_near(logits[1:], model(source[1:, :8], target[1:]))
     at = random_tokens(2, 9, seed=3) % 2 == 0
     assert_near(model(source, target, mask, at), logits[at])
     gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
     assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
-    changed = source.clone()
-    changed[:, 3] = (source[:, 3] + 1) % 50
-    assert (model(changed, target, mask) - logits).abs().amax((1, 2)).min() > 1e-4
+    assert (model(changed_at(source, 3), target, mask) - logits).abs().amax((1, 2)).min() > 1e-4
     later = torch.cat((target[:, :5], random_tokens(2, 4, seed=2)), dim=1)
     assert_near(model(source, later, mask)[:, :5], logits[:, :5])
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax-learned", "elu+1-sinusoidal", "favor+-rope-before", "elu+1-floater", "softmax-complex"]
+)
+@pytest.mark.parametrize("kind", [CausalLM, Encoder])
+def test_models_count_positions_anew_in_each_segment(kind: Any, name: str) -> None:
+    model, tokens, ends = spread(kind(config(name))), random_tokens(1, 40), [0, 7, 7, 8, 30, 40]
+    found = model(tokens, cu_seqlens=torch.tensor(ends, dtype=torch.int32))
+    for begin, end in ((0, 7), (7, 8), (8, 30), (30, 40)):
+        assert_near(found[:, begin:end], model(tokens[:, begin:end]), 1e-9)
+
+
+@pytest.mark.parametrize("kind", [CausalLM, Encoder])
+def test_a_learned_table_need_be_no_longer_than_a_segment_and_graphs_see_segments(kind: Any) -> None:
+    model, tokens = kind(config("softmax-learned", max_length=8)), random_tokens(1, 20)
+    model(tokens, cu_seqlens=torch.tensor([0, 8, 16, 20]))
+    ends = torch.tensor([0, 9, 20])
+    assert_refused(lambda: model(tokens, cu_seqlens=ends), ["11 positions", "8", "max_length"])
+    model, ids = kind(config("elu+1-rope-after")).double(), torch.tensor([[0] * 7 + [3] + [5] * 12])
+    whole = torch.compile(model, backend="eager", fullgraph=True)
+    assert_near(whole(tokens, segment_ids=ids), model(tokens, segment_ids=ids), 1e-12)
 
 
 def test_the_names_of_weights_are_those_of_earlier_checkpoints() -> None:
@@ -238,3 +216,36 @@ def test_state_dicts_load_strictly_and_copies_are_equal(kind: Any) -> None:
     other.load_state_dict(copy.deepcopy(model.state_dict()), strict=True)
     for same in (other, copy.deepcopy(model)):
         assert_identical(same(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("name", ["favor+-rope-before", "softmax-rope"])
+def test_a_decoder_s_state_is_saved_moved_and_detached(name: str) -> None:
+    model, source, tokens = spread(EncoderDecoder(config(name))), random_tokens(2, 3), random_tokens(2, 1, seed=1)
+    _, state = model.step(tokens, model.start(source))
+    wanted, _ = model.step(tokens, state)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    for same in (torch.load(file, weights_only=True), state.detach(), state.to("cpu", torch.float64)):
+        assert type(same) is DecoderState
+        assert torch.equal(model.step(tokens, same)[0], wanted)
+    assert state.to(dtype=torch.float32).read[0][0].dtype == torch.float32
+
+
+def test_a_masked_token_is_predicted_from_both_sides() -> None:
+    model, tokens, at = MaskedLM(config("elu+1-rope-after")), random_tokens(2, 10), torch.rand(2, 10) < 0.4
+    assert model(tokens).shape == (2, 10, 50)
+    torch.testing.assert_close(model(tokens, at), model(tokens)[at])
+    asked = torch.zeros(1, 10, dtype=torch.bool)
+    asked[0, 5] = True
+    logits = model(tokens[:1], asked)
+    for place in (0, 9):
+        assert (model(changed_at(tokens[:1], place), asked) - logits).abs().max() > 1e-6
+
+
+def test_a_class_does_not_depend_on_padding() -> None:
+    model, tokens = Classifier(config("elu+1-rope-after"), 3).eval(), random_tokens(2, 10)
+    padded, mask = F.pad(tokens, (0, 2), value=7), torch.arange(12).expand(2, -1) >= 10
+    assert model(tokens).shape == (2, 3)
+    torch.testing.assert_close(model(padded, mask), model(tokens))
+    assert model(tokens, torch.ones(2, 10, dtype=torch.bool)).isfinite().all()

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
 from linear_rope.attention import GatedDelta, Retention, RoPEAttention, WindowedFavor
+from tests.linear_rope.attention.modules import ALL_NORMED
 from tests.linear_rope.tensors import (
     AUTO_OR_TRITON,
     FORMS,
@@ -124,20 +125,18 @@ def test_what_unrolls_its_chunks_is_exported_for_one_length(kernel: type[RoPEAtt
         assert_near(exported(inputs), module(inputs))
 
 
-ADDITIONS: dict[str, Any] = {"decay": "gate", "rope_angles": "selective", "local_conv": 4, "short_conv": 4}
-ADDITIONS |= {"qk_norm": True}
 # Both sides of where the causal forms begin another block: after 64, 256 and 1,024 positions.
 LENGTHS = (2, 3, 63, 255, 256, 257, 600, 1100)
 EVERY_LENGTH = [
     (name, form, options)
     for name in ("favor+", "elu+1", "softmax")
     for form in (("native", "chunked") if "native" in FORMS else ("chunked",))
-    for options in ({}, ADDITIONS)
+    for options in ({}, ALL_NORMED)
     if name != "softmax" or form == "chunked"  # softmax attention has no kernel
 ]
-EVERY_LENGTH += [(name, "chunked", ADDITIONS | {"causal": False}) for name in ("favor+", "elu+1", "softmax")]
+EVERY_LENGTH += [(name, "chunked", ALL_NORMED | {"causal": False}) for name in ("favor+", "elu+1", "softmax")]
 EVERY_LENGTH += [(name, "chunked", {"decay": "gate"}) for name in ("hedgehog", "taylor", "retention")]
-IN_TRITON = [(name, "triton", options) for name in ("favor+", "elu+1") for options in ({}, ADDITIONS)]
+IN_TRITON = [(name, "triton", options) for name in ("favor+", "elu+1") for options in ({}, ALL_NORMED)]
 
 
 def of_every_length(name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> nn.Module:

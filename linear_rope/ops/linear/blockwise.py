@@ -16,6 +16,7 @@ from linear_rope.ops.linear.call import (
     Call,
     Gradients,
     Result,
+    Upstream,
     dot,
     empty_gradients,
     new_exponents_of_states,
@@ -85,25 +86,16 @@ def attend(call: Call, *, keep: bool) -> Result:
     return result
 
 
-def differentiate(
-    call: Call,
-    result: Result,
-    grad_output: Tensor | None,
-    grad_denominator: Tensor | None,
-    grad_memory: Tensor | None,
-    grad_key_sum: Tensor | None,
-) -> Gradients:
-    """Backward: from the gradients of the result's output, denominator, memory and key_sum."""
-    if grad_output is None:
-        grad_output = torch.zeros_like(result.output)
+def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
+    """Backward."""
     gradients, formula = empty_gradients(call), call.make_formula()
     exponents = result.denominator.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
-    of_states = new_exponents_of_states(call, result, grad_memory, grad_key_sum, STRETCH)
+    of_states = new_exponents_of_states(call, result, of, STRETCH)
     stretches = list(enumerate(blocks(call.q.shape[2])))
     for batch, heads in _groups(call):
         after = None
-        if grad_memory is not None:
-            after = State(grad_memory[batch, heads], _part(grad_key_sum, batch, heads), None)
+        if of.memory is not None:
+            after = State(of.memory[batch, heads], _part(of.key_sum, batch, heads), None)
         for number, positions in reversed(stretches):
             at = Region(batch, heads, positions)
             if call.log_decay is not None and positions.stop % STRETCH == 0 and number + 1 < len(stretches):
@@ -114,12 +106,12 @@ def differentiate(
             terms, given, mapped_q, mapped_k = _block(call, formula, at)
             denominator = result.denominator[at] if call.has_denominator else None
             scale = result.scale[at] if result.scale.numel() else None
-            grad_sums = attention_output((grad_output[at].to(call.dtype), denominator, scale), terms.query_scale)
+            grad_sums = attention_output((of.output[at].to(call.dtype), denominator, scale), terms.query_scale)
             of_denominator = None
             if call.has_denominator:
                 of_denominator = -(grad_sums * result.output[at]).sum(-1)
-                if grad_denominator is not None:
-                    of_denominator += grad_denominator[at]
+                if of.denominator is not None:
+                    of_denominator += of.denominator[at]
             weights = _weights_at(result.weights, at).flatten(0, 2)
             of_terms, after = block_gradients(terms, weights, state, grad_sums, of_denominator, after)
             if exponents is not None:

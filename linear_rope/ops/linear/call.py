@@ -135,6 +135,15 @@ class Result(NamedTuple):
     stabilisers: Tensor
 
 
+class Upstream(NamedTuple):
+    """The gradients of the fields of :class:`Result` with these names; None for zeros, but of the output."""
+
+    output: Tensor
+    denominator: Tensor | None = None
+    memory: Tensor | None = None
+    key_sum: Tensor | None = None
+
+
 KEPT = Result._fields[Result._fields.index("weights") :]
 """what an implementation keeps for its backward pass, each as it likes"""
 
@@ -225,14 +234,12 @@ def _in_stretches(x: Tensor, stretch: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % stretch)).unflatten(-1, (-1, stretch))
 
 
-def new_exponents_of_states(
-    call: Call, result: Result, grad_memory: Tensor | None, grad_key_sum: Tensor | None, stretch: int
-) -> Tensor:
+def new_exponents_of_states(call: Call, result: Result, of: Upstream, stretch: int) -> Tensor:
     """``of_states`` of :func:`put_exponents`, of which only the last is known: float64, where the device has it."""
     batch, heads, length, _ = call.q.shape
     dtype = torch.float32 if call.q.device.type == "mps" else torch.float64
     of_states = torch.zeros(batch, heads, -(-length // stretch), dtype=dtype, device=call.q.device)
-    of_states[..., -1:] = dot(grad_memory, result.memory) + dot(grad_key_sum, result.key_sum)
+    of_states[..., -1:] = dot(of.memory, result.memory) + dot(of.key_sum, result.key_sum)
     return of_states
 
 

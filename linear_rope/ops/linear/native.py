@@ -15,6 +15,7 @@ from linear_rope.ops.linear.call import (
     Call,
     Gradients,
     Result,
+    Upstream,
     check_partners,
     empty_gradients,
     new_exponents_of_states,
@@ -295,27 +296,16 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     return output, new_memory, key_sum, stabiliser
 
 
-def differentiate(
-    call: Call,
-    result: Result,
-    grad_output: Tensor | None,
-    grad_denominator: Tensor | None,
-    grad_memory: Tensor | None,
-    grad_key_sum: Tensor | None,
-) -> Gradients:
-    """Backward: from the gradients of the result's output, denominator, memory and key_sum; these two if causal."""
-    gradients = empty_gradients(call)
-    if not result.output.numel():
-        return gradients
-    arguments = _Arguments(call)
+def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
+    """Backward; the gradients of the state after the last position are those of causal calls."""
+    gradients, arguments = empty_gradients(call), _Arguments(call)
     queries, keys, memory = arguments.queries, arguments.keys, arguments.memory
-    grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
-    for name, x in (("output", result.output), ("grad_output", grad_output)):
+    for name, x in (("output", result.output), ("grad_output", of.output)):
         arguments.rows(name, x, *queries, arguments.values)
     arguments.flat("total", result.denominator if call.has_denominator else None, call.dtype, *queries)
-    arguments.flat("grad_total", grad_denominator, call.dtype, *queries)
-    arguments.flat("grad_new_memory", grad_memory, call.dtype, *memory)
-    arguments.flat("grad_new_key_sum", grad_key_sum, call.dtype, *memory[:3])
+    arguments.flat("grad_total", of.denominator, call.dtype, *queries)
+    arguments.flat("grad_new_memory", of.memory, call.dtype, *memory)
+    arguments.flat("grad_new_key_sum", of.key_sum, call.dtype, *memory[:3])
     if call.causal:
         arguments.flat("saved", result.memories, call.dtype, *_saved_shape(call))
     else:
@@ -338,7 +328,7 @@ def differentiate(
             arguments.out(name, torch.empty(shape, dtype=call.dtype, device="cpu"))
             for name, shape in (("of_q", queries), ("of_k", keys))
         ]
-    of_states = new_exponents_of_states(call, result, grad_memory, grad_key_sum, CHUNK * SAVED)
+    of_states = new_exponents_of_states(call, result, of, CHUNK * SAVED)
     if call.log_decay is not None:
         arguments.out("of_states", of_states)
     arguments.run("backward")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linear_rope.ops.linear import blockwise, native, triton_form
-from linear_rope.ops.linear.call import Call, Gradients, Result, empty_gradients
+from linear_rope.ops.linear.call import Call, Gradients, Result, Upstream, empty_gradients
 from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.state import State
 from linear_rope.ops.linear.triton_form import proof, trial
@@ -150,7 +150,8 @@ def _implementation(call: Call) -> ModuleType:
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
 _CALL += ", float[] numbers, str formula, str denominator, bool causal, str implementation"
 _RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
-_GRADS = "Tensor? grad_output, Tensor? grad_denominator, Tensor? grad_memory, Tensor? grad_key_sum"
+_UPSTREAM = tuple(f"grad_{name}" for name in Upstream._fields)
+_GRADS = ", ".join(f"Tensor? {name}" for name in _UPSTREAM)
 
 
 @torch.library.custom_op(
@@ -176,8 +177,12 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     schema=f"({_CALL}, {_RESULT}, {_GRADS}) -> ({', '.join(['Tensor'] * len(Gradients._fields))})",
 )
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
-    call, result, grads = _parts(arguments)
-    return _all_there(_implementation(call).differentiate(call, result, *grads))
+    call, result, of = _parts(arguments)
+    if not result.output.numel():
+        return _all_there(empty_gradients(call))
+    if of.output is None:
+        of = of._replace(output=torch.zeros_like(result.output))
+    return _all_there(_implementation(call).differentiate(call, result, of))
 
 
 @_backward.register_fake
@@ -185,9 +190,9 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     return _all_there(empty_gradients(_parts(arguments)[0]))
 
 
-def _parts(arguments: tuple[Any, ...]) -> tuple[Call, Result, tuple[Tensor | None, ...]]:
-    split = len(FIELDS), len(FIELDS) + len(Result._fields)
-    return Call(*arguments[: split[0]]), Result(*arguments[split[0] : split[1]]), arguments[split[1] :]
+def _parts(arguments: tuple[Any, ...]) -> tuple[Call, Result, Upstream]:
+    first, last = len(FIELDS), len(FIELDS) + len(Result._fields)
+    return Call(*arguments[:first]), Result(*arguments[first:last]), Upstream(*arguments[last:])
 
 
 def _all_there(gradients: Gradients) -> tuple[Tensor, ...]:
@@ -244,7 +249,7 @@ _forward.register_vmap(_batched(_forward, (*FIELDS, "keep"), Result._fields))
 _backward.register_vmap(
     _batched(
         _backward,
-        (*FIELDS, *Result._fields, "grad_output", "grad_denominator", "grad_memory", "grad_key_sum"),
+        (*FIELDS, *Result._fields, *_UPSTREAM),
         Gradients._fields,
     )
 )
@@ -261,7 +266,7 @@ def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None,
     saved = ctx.saved_tensors
     tensors, output = saved[: len(TENSORS)], saved[len(TENSORS) :]
     of = dict(zip(Result._fields, of_results, strict=True))
-    grads = (of["output"], of["denominator"], of["memory"], of["key_sum"])
+    grads = [of[name] for name in Upstream._fields]
     # functorch always asks for a graph of the gradient; whether it is needed turns out later.
     apply = _backward if torch.compiler.is_compiling() else _Backward.apply
     found = dict(zip(Gradients._fields, apply(*tensors, *ctx.rest, *output, *grads), strict=True))

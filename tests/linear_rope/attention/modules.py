@@ -23,62 +23,67 @@ KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "favor+window": (WindowedFavor, {"window": 5, "num_features": 6}),
 }
 ALL = {"decay": "gate", "rope_angles": "selective", "local_conv": 3, "short_conv": 4}
-ADDITIONS: dict[str, dict[str, Any]] = {
-    **{f"{name} decay": {"decay": name} for name in ("fixed", "alibi", "retnet", "gate")},
-    "selective": {"rope_angles": "selective"},
-    "selective by itself": {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True)},
-    "the paper's angles": {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True, init="paper")},
-    "local": {"local_conv": 4},
-    "short": {"short_conv": 3},
-    "normed": {"qk_norm": True},
-    "all": ALL,
-    "all normed": ALL | {"qk_norm": True},
-}
+ALL_NORMED = ALL | {"qk_norm": True}
+# By itself, of its own weights, and as in the paper.
+SELECTIVE = SelectiveRotation(rank=None, bias=True, gate=True)
+PAPER = SelectiveRotation(rank=None, bias=True, gate=True, init="paper")
 SCORES = [name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)]
-OTHERS: dict[str, list[dict[str, Any]]] = {
+# Each option with each kernel that has ways of its own for it, and all of them together with every kernel.
+SETTINGS: dict[str, list[dict[str, Any]]] = {
     "softmax": [
         {},
         {"rope": "none"},
         {"rope": "none", "alibi": True},
         {"rope": "xpos"},
         {"rope_scaling": SCALINGS["yarn"]},
+        {"decay": "fixed"},
+        {"rope_angles": "selective"},
+        {"local_conv": 4},
+        {"short_conv": 3},
         *({"rope": "none", "score_positions": name} for name in SCORES),
         *({"rope": "none", "score_positions": name, "decay": "gate", "short_conv": 3} for name in ("shaw", "t5")),
+        ALL,
+        ALL_NORMED,
     ],
     "favor+": [
         *({"feature_map": name, "num_features": None} for name in FEATURE_MAPS),
-        {"rope": "before"},
-        {"rope": "none"},
-        {"denominator": "none"},
-        {"rope_scaling": SCALINGS["ntk"]},
         {"rope": "before", "rope_scaling": SCALINGS["yarn"]},
+        {"rope_scaling": SCALINGS["ntk"]},
+        {"rope": "none", "qk_norm": True},
+        {"denominator": "none"},
+        {"decay": "gate"},
+        {"rope_angles": SELECTIVE},
+        {"rope_angles": PAPER},
         {"feature_map": Learned(), "num_features": None},
         {"feature_map": Plain(), "num_features": None},
+        ALL,
+        ALL_NORMED,
     ],
-    "elu+1": [{"rope": "before"}, {"denominator": "rotated"}],
-    **{name: [{"rope": "before"}, {"rope": "none"}] for name in ("hedgehog", "taylor")},
-    "retention": [{}, {"rope": "none"}, *({"activation": "silu", "rope": rope} for rope in ("after", "before"))],
-    "delta": [{}, {"rope": "none"}],
-    "favor+window": [{}, {"rope": "none"}],
+    "elu+1": [
+        {"rope": "before"},
+        {"denominator": "rotated"},
+        {"decay": "alibi"},
+        {"decay": "retnet", "local_conv": 4},
+        {"rope_angles": PAPER, "short_conv": 3},
+        ALL_NORMED,
+    ],
+    "hedgehog": [{"rope": "before"}, ALL_NORMED],
+    "taylor": [{"rope": "none"}, {"rope": "before"}, ALL_NORMED],
+    # Without a map the gains of a norm cancel in that of the heads' outputs, and their gradients are rounding.
+    "retention": [{}, {"rope": "none", "decay": "none"}, {"activation": "silu", "rope": "before"}, ALL],
+    "delta": [{}, {"rope": "none", "decay": "none"}, ALL],
+    "favor+window": [{}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
 }
-MODULES: dict[str, tuple[str, dict[str, Any]]] = {
-    f"{kernel}, {name}": (kernel, options)
-    for kernel in ("softmax", "favor+", "elu+1")
-    for name, options in ADDITIONS.items()
-}
-MODULES |= {
-    f"{kernel}, {name}": (kernel, ADDITIONS[name])
-    for kernel in ("hedgehog", "taylor", "retention", "delta", "favor+window")
-    for name in ("gate decay", "all", "all normed")
-}
-MODULES |= {f"{name}, no decay": (name, {"decay": "none"}) for name in ("retention", "delta")}
-MODULES |= {
-    ", ".join([kernel, *(f"{name} {value}" for name, value in options.items() if value is not None)]): (kernel, options)
-    for kernel, every in OTHERS.items()
-    for options in every
-}
-# Without a map the gains cancel in the norm of the heads' outputs, and their gradients are rounding.
-MODULES["retention, all normed"] = ("retention", ADDITIONS["all normed"] | {"activation": "silu"})
+SETTINGS["retention"].append(ALL_NORMED | {"activation": "silu"})
+
+
+def _name(kernel: str, options: dict[str, Any]) -> str:
+    if options in (ALL, ALL_NORMED):
+        return f"{kernel}, all" + " normed" * ("qk_norm" in options)
+    return ", ".join([kernel, *(f"{name} {value}" for name, value in options.items() if value is not None)])
+
+
+MODULES = {_name(kernel, options): (kernel, options) for kernel, every in SETTINGS.items() for options in every}
 CAUSAL_ONLY = [
     name
     for name, (kernel, options) in MODULES.items()

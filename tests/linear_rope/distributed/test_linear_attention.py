@@ -129,12 +129,13 @@ def one_vector(tensors: list[Any]) -> Tensor:
 @pytest.mark.parametrize(("feature_map", "count"), [("favor+", 2), ("plain", 2), ("favor+", 4), ("learned", 4)])
 @CAUSAL
 def test_parts_give_what_the_whole_gives(processes: Processes, feature_map: str, causal: bool, count: int) -> None:
+    common = dict(feature_map=feature_map, causal=causal)
     settings = [
-        dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, decay=decay, padding=padding)
+        common | dict(rope=rope, denominator=denominator, decay=decay, padding=padding)
         for rope, denominator in SETTINGS
-        for decay, padding in ((None, True), ("weak", False), ("resets", True))
+        for decay, padding in ((None, True), ("resets", True))
     ]
-    check(processes, PARTS[count], settings)
+    check(processes, PARTS[count], [*settings, common | dict(decay="weak")])
 
 
 @CAUSAL
@@ -149,20 +150,12 @@ def test_angles_and_scaled_positions(processes: Processes, causal: bool) -> None
 @CAUSAL
 @pytest.mark.parametrize("implementation", ["auto", "chunked"])
 def test_single_precision(processes: Processes, implementation: str, causal: bool) -> None:
-    common = dict(causal=causal, implementation=implementation, padding=True)
+    common = dict(causal=causal, implementation=implementation)
     settings = [
-        common | dict(feature_map=feature_map, decay=decay)
+        common | dict(feature_map=feature_map, decay=decay, padding=padding)
         for feature_map in ("favor+", "elu+1")
-        for decay in (None, "resets")
+        for decay, padding in ((None, True), ("resets", True), ("strong", "left"))
     ]
-    check(processes, PARTS[4], settings, torch.float32)
-
-
-@CAUSAL
-@pytest.mark.parametrize("implementation", ["auto", "chunked"])
-def test_strong_decays_in_single_precision(processes: Processes, implementation: str, causal: bool) -> None:
-    common = dict(causal=causal, implementation=implementation, padding="left", decay="strong")
-    settings = [common | dict(feature_map=feature_map) for feature_map in ("favor+", "elu+1")]
     check(processes, PARTS[4], settings, torch.float32)
 
 

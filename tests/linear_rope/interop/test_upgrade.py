@@ -1,5 +1,7 @@
-"""performer-pytorch's own models, upgraded in place: their function, and what they leak of the future and padding."""
+"""performer-pytorch's models, upgraded in place: their function, what they leak of the future and padding, and use."""
 
+import copy
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.linear_rope.interop.performers import (
     HEADS,
     LENGTH,
     ROUNDING,
+    TOKENS,
     D,
     attention,
     language_model,
@@ -21,14 +24,14 @@ from tests.linear_rope.interop.performers import (
     rotations,
     text,
 )
-from tests.linear_rope.tensors import assert_near
+from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
 
 pytest.importorskip("performer_pytorch", reason="performer-pytorch is not installed")
 
-from performer_pytorch import CrossAttention
+from performer_pytorch import CrossAttention, PerformerEncDec, SelfAttention
 from performer_pytorch.performer_pytorch import apply_rotary_pos_emb
 
-from linear_rope.interop.performer import upgrade
+from linear_rope.interop.performer import downgrade, upgrade
 
 
 def output_and_gradients(model: nn.Module, *inputs: Any, **options: Any) -> list[Tensor]:
@@ -39,7 +42,6 @@ def output_and_gradients(model: nn.Module, *inputs: Any, **options: Any) -> list
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    "default": {},
     "odd": {"nb_features": 17},
     "generalized": {"generalized_attention": True, "kernel_fn": nn.Softplus()},
     "local": {"local_attn_heads": 2, "local_window_size": 10},
@@ -123,22 +125,16 @@ def change_of_prefix(module: nn.Module, loudness: float) -> float:
 
 
 @EITHER
-@pytest.mark.parametrize("generalized", [False, True])
-def test_the_future_does_not_reach_the_past_any_more(generalized: bool, rope: str) -> None:
-    module = attention(causal=True, generalized_attention=generalized)
-    if not generalized:
-        assert change_of_prefix(module, 100) > 0.1  # the peer
-    upgrade(module, rope=rope)
-    assert change_of_prefix(module, 100) < ROUNDING
-    assert change_of_prefix(module, 0) < ROUNDING
-
-
-@EITHER
 @BOTH
 @pytest.mark.parametrize("generalized", [False, True])
-def test_padding_has_no_influence(generalized: bool, causal: bool, rope: str) -> None:
+def test_neither_the_future_nor_padding_has_an_influence_any_more(generalized: bool, causal: bool, rope: str) -> None:
     module, pos_emb = attention(causal=causal, generalized_attention=generalized), rotations()
+    if causal and not generalized:
+        assert change_of_prefix(module, 100) > 0.1  # the peer
     upgrade(module, rope=rope)
+    if causal:
+        assert change_of_prefix(module, 100) < ROUNDING
+        assert change_of_prefix(module, 0) < ROUNDING
     with torch.no_grad():  # keys of padding, which are their bias, as large as others
         module.to_k.bias.mul_(8)
     x = random(2, 25, DIM)
@@ -156,3 +152,119 @@ def test_padding_at_the_end_has_no_influence_on_local_heads(causal: bool) -> Non
     module = upgrade(attention(causal=causal, local_heads=2, local_window_size=10))
     x, keep = random(2, LENGTH, DIM), torch.arange(LENGTH).expand(2, -1) < 25
     assert_near(module(x, mask=keep)[:, :25], module(x[:, :25], mask=keep[:, :25]), ROUNDING)
+
+
+@EITHER
+def test_training_goes_on(rope: str) -> None:
+    model = language_model(causal=True, feature_redraw_interval=5, attn_dropout=0.1).train()
+    tokens = text()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    parameters = list(model.parameters())
+    assert upgrade(model, rope=rope) is model
+    assert all(one is other for one, other in zip(parameters, model.parameters(), strict=True))
+    buffer = next(x for x in model.modules() if hasattr(x, "projection_matrix")).projection_matrix
+    losses, draws = [], []
+    for _ in range(20):
+        loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        draws.append(buffer.clone())
+    assert losses[-1] < losses[0] / 2
+    assert torch.equal(draws[0], draws[4])
+    assert not torch.equal(draws[0], draws[5])
+
+
+@EITHER
+def test_dropout_redraws_and_low_precision(rope: str) -> None:
+    module, x = upgrade(attention(dropout=0.5), rope=rope), random(2, LENGTH, DIM)
+    assert 0.4 < float((module.train()(x) == 0).float().mean()) < 0.6
+    y = module.eval()(x)
+    assert y.all()
+    module.fast_attention.redraw_projection_matrix(torch.device("cpu"))
+    assert (module(x) - y).abs().max() > 1e-3
+    module = upgrade(attention(causal=True), rope=rope)
+    expected = module(x, pos_emb=rotations())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_near(module(x, pos_emb=rotations()).float(), expected, 4e-2)
+    low = copy.deepcopy(module).bfloat16()(x.bfloat16(), pos_emb=rotations().bfloat16())
+    assert_near(low.float(), expected, 4e-2)
+
+
+def test_state_goes_back_and_forth() -> None:
+    peer, tokens = language_model(causal=True), text()
+    expected, state = peer(tokens), copy.deepcopy(peer.state_dict())
+    upgraded = upgrade(language_model(causal=True), rope="after")
+    with torch.no_grad():
+        for parameter in upgraded.parameters():
+            parameter.mul_(1.1)
+        upgraded.performer.net.layers[0][0].fn.fast_attention.projection_matrix.mul_(1.1)
+    trained = copy.deepcopy(upgraded.state_dict())
+    assert trained.keys() == state.keys()
+    peer.load_state_dict(trained, strict=True)
+    assert not torch.equal(peer(tokens), expected)
+    assert_identical(downgrade(upgraded)(tokens), peer(tokens))
+    upgraded.load_state_dict(state, strict=True)
+    assert_identical(upgraded(tokens), expected)
+
+
+def test_the_way_back_and_a_change_of_mind() -> None:
+    model, tokens = language_model(), text()
+    expected = model(tokens)
+    after = upgrade(model)(tokens)
+    other = copy.deepcopy(model)
+    before = upgrade(model, rope="before")(tokens)
+    assert (after - before).abs().max() > 1e-2
+    assert_identical(other(tokens), after)
+    assert_near(before, expected, ROUNDING)
+    assert "rope='before'" in repr(model)
+    assert_identical(downgrade(model)(tokens), expected)
+    assert type(model.performer.net.layers[0][0].fn) is SelfAttention
+    assert "feature_map" not in repr(downgrade(model))
+
+
+def test_encoder_and_decoder_generate() -> None:
+    torch.manual_seed(0)
+    sizes = {"num_tokens": TOKENS, "max_seq_len": 64, "depth": 1, "heads": HEADS, "dim_head": D, "nb_features": 16}
+    parts = {f"{part}_{name}": size for part in ("enc", "dec") for name, size in sizes.items()}
+    model = upgrade(PerformerEncDec(dim=DIM, **parts))
+    source, target = text(), text()[:, :9]
+    model(source, target, enc_mask=torch.ones_like(source, dtype=torch.bool)).backward()
+    assert model.generate(source, target[:, :1], 4).shape == (2, 4)
+
+
+class Own(SelfAttention):
+    """A user's."""
+
+
+REFUSED = [
+    (lambda: attention(nb_features=17), {}, ["nb_features", "17", "18", 'rope="before"']),
+    (lambda: attention(no_projection=True), {}, ["no_projection"]),
+    (lambda: attention(Own), {}, ["Own"]),
+    (lambda: nn.Linear(2, 2), {}, ["ModuleList", "PerformerLM"]),
+    (lambda: attention(), {"rope": "none"}, ["rope", "'none'", "'after'"]),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "words"), REFUSED, ids=lambda x: x[0] if isinstance(x, list) else "")
+def test_what_cannot_be_upgraded_is_refused_and_unchanged(make: Any, options: Any, words: list[str]) -> None:
+    model = nn.ModuleList([make()])
+    if isinstance(model[0], SelfAttention):
+        model.insert(0, attention())
+    kinds = [type(x) for x in model.modules()]
+    assert_refused(lambda: upgrade(model, **options), words)
+    assert [type(x) for x in model.modules()] == kinds
+
+
+def test_calls_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, module = random(2, LENGTH, DIM), upgrade(attention(causal=True))
+    assert_refused(lambda: module(x, context=x), ["context", "causal"])
+    assert_refused(lambda: module(x, mask=torch.ones(2, LENGTH)), ["mask", "torch.bool", "float32"])
+    assert_refused(lambda: module(x, mask=torch.ones(2, 3, dtype=torch.bool)), ["mask", "(2, 3)", "(2, 40)"])
+    # Odd features do where nothing rotates them.
+    upgrade(attention(CrossAttention, nb_features=17))(x, context=x[:, :7])
+    upgrade(attention(local_heads=HEADS, local_window_size=10, nb_features=17))(x)
+    monkeypatch.setitem(sys.modules, "performer_pytorch", None)
+    with pytest.raises(ImportError, match="pip install performer-pytorch, and setuptools"):
+        upgrade(nn.Linear(2, 2))

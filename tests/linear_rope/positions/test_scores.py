@@ -1,6 +1,6 @@
-"""Positions that act on scores, each against a double loop by its paper's formula; outputs and gradients.
+"""Positions that act on scores, and xPos, each against a double loop by its paper's formula; outputs and gradients.
 
-Prompts, steps, padding, prefixes and dtypes of the same are in test_attention.py and test_model.py, and
+Prompts, steps, padding, prefixes and dtypes of the same are in test_contracts.py and test_model.py, and
 ``transformers``' own modules in test_transformers.py.
 """
 
@@ -21,6 +21,8 @@ Pair = Callable[[Tensor, Tensor, int, int], Tensor]
 
 
 def make(name: str, *, causal: bool) -> Any:
+    if name == "xpos":
+        return made("softmax", rope="xpos", rope_base=100.0, causal=causal)
     return made("softmax", rope="none", score_positions=name, causal=causal)
 
 
@@ -94,6 +96,20 @@ def deberta(p: Deberta) -> Pair:
     return score
 
 
+def xpos(p: None) -> Pair:
+    """Pair i is rotated by (m − n) θ_i and decays by ζ_i^((m − n)/512), ζ_i = (2i/d + 0.4)/1.4."""
+
+    def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
+        total: Any = 0
+        for pair in range(D // 2):
+            (a, b), (c, d) = (y[..., 2 * pair : 2 * pair + 2].unbind(-1) for y in (q, k))
+            angle, decay = (i - j) * 100.0 ** (-2 * pair / D), ((2 * pair / D + 0.4) / 1.4) ** ((i - j) / 512)
+            total = total + decay * ((a * c + b * d) * math.cos(angle) + (a * d - b * c) * math.sin(angle))
+        return total / math.sqrt(D)
+
+    return score
+
+
 LOOPS: dict[str, Callable[[Any], Pair]] = {
     "shaw": shaw,
     "transformer-xl": transformer_xl,
@@ -101,6 +117,7 @@ LOOPS: dict[str, Callable[[Any], Pair]] = {
     "tupe": tupe,
     "deberta": deberta,
     "huang": huang,
+    "xpos": xpos,
 }
 
 
@@ -111,7 +128,8 @@ def clip(distance: int, most: int) -> int:
 def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list[int]) -> tuple[Tensor, Tensor]:
     """The output and the weights of some queries, pair by pair, of tokens at the positions ``at``."""
     positions: Any = module.score_positions
-    score = LOOPS[next(name for name in SCORES if type(positions) is POSITIONS[name])](positions)
+    name = next((name for name in SCORES if type(positions) is POSITIONS[name]), "xpos")
+    score = LOOPS[name](positions)
     q, k, v = (heads_of(projection(x)) for projection in (module.query, module.key, module.value))
     outputs, weights = [], []
     for i in queries:
@@ -127,8 +145,9 @@ def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list
 
 
 @pytest.mark.parametrize("length", [1, 17, 130])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize(
+    ("name", "causal"), [("xpos", True), *((name, causal) for name in SCORES for causal in (True, False))]
+)
 def test_attention_is_the_paper_s_formula(name: str, causal: bool, length: int) -> None:
     """Sums of up to 130 terms round by about 130 · 1e-16; 1e-10 leaves room for what softmax makes of that."""
     module = make(name, causal=causal)
@@ -184,46 +203,25 @@ def test_one_of_one_s_own_is_a_module_or_a_name(monkeypatch: pytest.MonkeyPatch)
     assert model(torch.zeros(1, 5, dtype=torch.int64)).shape == (1, 5, 256)
 
 
-def softmax(**options: Any) -> SoftmaxRoPEAttention:
-    return SoftmaxRoPEAttention(DIM, HEADS, **{"rope": "none"} | options)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (
-            lambda: softmax(score_positions="shaw", rope="before"),
-            ["score_positions is 'shaw'", "rope='before'", '"none"'],
-        ),
-        (lambda: softmax(score_positions="t5", alibi=True), ["score_positions is 't5'", "alibi=True"]),
-        (lambda: softmax(score_positions="learned"), ["score_positions is 'learned'", "'shaw'", "ScorePositions"]),
-        (lambda: softmax(score_positions=Shaw(5)), ["any number of heads of width 5", "2 of width 4", "head_dim=4"]),
-        (lambda: softmax(score_positions=T5Buckets(3, 4)), ["3 heads of width 4", "heads=2"]),
-        (lambda: softmax(score_positions="shaws"), ["'shaws'", "did you mean 'shaw'"]),
-        (lambda: softmax(score_positions="t5")(random(1, 3, DIM).float(), random(1, 4, DIM).float()), ["context"]),
-        (
-            lambda: softmax(score_positions="shaw")(random(1, 3, DIM).float(), positions=torch.arange(3) / 2),
-            ["positions has dtype torch.float32", "integers"],
-        ),
-        (lambda: Shaw(4, max_distance=0), ["max_distance is 0"]),
-        (lambda: Huang(4, max_distance=-1), ["max_distance is -1"]),
-        (lambda: Deberta(8, 2, 4, max_distance=0), ["max_distance is 0"]),
-        (lambda: Tupe(8, 2, 4, max_length=0), ["max_length is 0"]),
-        (lambda: T5Buckets(2, 4, buckets=6), ["buckets is 6", "multiple of 4"]),
-        (lambda: T5Buckets(2, 4, causal=True, buckets=7), ["buckets is 7", "multiple of 2"]),
-        (lambda: T5Buckets(2, 4, max_distance=8), ["max_distance is 8", "8 buckets"]),
-        (lambda: TransformerXL(7, 1, 7), ["dim is 7", "even"]),
-    ],
-)
-def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: list[str]) -> None:
-    assert_refused(call, words)
-
-
 @pytest.mark.parametrize("attention", ["linear", "retention", "delta", "favor+window"])
-@pytest.mark.parametrize("name", SCORES)
-def test_linear_attention_is_refused_with_the_reason(name: str, attention: str) -> None:
-    config = ModelConfig(attention=attention, position=name)
-    words = [f'position is "{name}"', attention, "sums over the keys before it knows the query", "softmax"]
-    assert_refused(lambda: CausalLM(config), words)
-    with pytest.raises(TypeError):
-        LinearRoPEAttention(DIM, HEADS, score_positions=name)  # type: ignore[call-arg]
+def test_linear_attention_is_refused_with_the_reason(attention: str) -> None:
+    for name in SCORES:
+        config = ModelConfig(attention=attention, position=name)
+        words = [f'position is "{name}"', attention, "sums over the keys before it knows the query", "softmax"]
+        assert_refused(lambda config=config: CausalLM(config), words)
+        with pytest.raises(TypeError):
+            LinearRoPEAttention(DIM, HEADS, score_positions=name)  # type: ignore[call-arg]
+
+
+def test_xpos_is_finite_and_right_at_20_000_and_counts_by_differences() -> None:
+    """In float32 an angle is rounded to 6e-8 of a turn, and ζ^(c/512) cancels to a few units in the last place."""
+    module, x, at = make("xpos", causal=True), random(1, 41, DIM), list(range(0, 20_001, 500))
+    positions = torch.tensor(at)
+    expected = looped(module, x, at, list(range(41)))[0]
+    assert_near(module(x, positions=positions), expected, 1e-9)
+    assert_near(module(x, positions=positions + 100_000), expected, 1e-9)
+    assert make("xpos", causal=True).bfloat16()(x.bfloat16(), positions=positions).isfinite().all()
+    single, y = module.float(), x.float().requires_grad_()
+    output = single(y, positions=positions)
+    assert_near(output.double(), expected, 1e-5)
+    assert torch.autograd.grad(output.sum(), y)[0].isfinite().all()

@@ -15,7 +15,7 @@ import os
 import torch
 from torch import Tensor
 
-from linear_rope.ops.linear.call import Call, Gradients, Result
+from linear_rope.ops.linear.call import Call, Gradients, Result, Upstream
 
 
 def takes(dtype: torch.dtype, device: torch.device) -> bool:
@@ -62,16 +62,9 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     return result.output, result.memory, normaliser, result.stabiliser if call.has_scale else None
 
 
-def differentiate(
-    call: Call,
-    result: Result,
-    grad_output: Tensor | None,
-    grad_total: Tensor | None,
-    grad_memory: Tensor | None,
-    grad_normaliser: Tensor | None,
-) -> Gradients:
-    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
+    """Backward."""
     from linear_rope.ops.linear.triton_form import launch, launch_bidirectional
 
     form = launch if call.causal else launch_bidirectional
-    return form.differentiate(call, result, grad_output, grad_total, grad_memory, grad_normaliser)
+    return form.differentiate(call, result, of)

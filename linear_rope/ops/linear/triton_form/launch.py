@@ -13,6 +13,7 @@ from linear_rope.ops.linear.call import (
     Call,
     Gradients,
     Result,
+    Upstream,
     check_partners,
     empty_gradients,
     new_exponents_of_states,
@@ -192,18 +193,17 @@ class Launcher:
         return States(states.memory, states.normaliser, joined)
 
     def for_gradients(
-        self, result: Result, grad_output: Tensor | None
+        self, result: Result, of: Upstream
     ) -> tuple[Tensor | None, Rows, Tensor | None, Tensor | None, Tensor | None]:
         """The denominators and the gradient of the output, and where those of denominators and exponents go."""
         queries, keys = self.call.q.shape[:3], self.call.k.shape[:3]
-        grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
         total = self.flat("total", or_none(result.denominator), queries)
         of_q, of_k = (
             torch.empty(shape, dtype=torch.float32, device=self.call.q.device) if self.call.has_exponents else None
             for shape in (queries, keys)
         )
         of_total = None if total is None else torch.empty_like(total)
-        return total, self.strided("grad_output", grad_output, (*queries, self.values)), of_total, of_q, of_k
+        return total, self.strided("grad_output", of.output, (*queries, self.values)), of_total, of_q, of_k
 
     def log_kept(self) -> Tensor:
         return torch.empty(self.pieces, self.rows, dtype=torch.float32, device=self.call.q.device)
@@ -332,22 +332,12 @@ def or_none(x: Tensor) -> Tensor | None:
     return x if x.numel() else None
 
 
-def differentiate(
-    call: Call,
-    result: Result,
-    grad_output: Tensor | None,
-    grad_total: Tensor | None,
-    grad_memory: Tensor | None,
-    grad_normaliser: Tensor | None,
-) -> Gradients:
-    """Backward: from the gradients of the result's output, total, memory and normaliser."""
-    gradients = empty_gradients(call)
-    if not result.output.numel():
-        return gradients
-    to = Launcher(call)
+def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
+    """Backward."""
+    gradients, to = empty_gradients(call), Launcher(call)
     _, _, warps_of_queries, _, warps_of_keys = to.settings.warps
     states, saved_query = _saved(result, call), or_none(result.weights)
-    total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, grad_output)
+    total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, of)
     to.run(
         backward.query_gradients,
         (to.chunks * to.rows,),
@@ -357,7 +347,7 @@ def differentiate(
         rows_of(result.output),
         total,
         grad_rows,
-        to.flat("grad_total", grad_total, call.q.shape[:3]),
+        to.flat("grad_total", of.denominator, call.q.shape[:3]),
         rows_of(gradients.q),
         None if gradients.denominator_q is None else rows_of(gradients.denominator_q),
         of_total,
@@ -368,12 +358,12 @@ def differentiate(
     of_states = to.new_states(to.chunks, to.products, stabilised=False)
     read = states, saved_query, total, grad_rows, of_total
     end = States(gradients.memory, gradients.key_sum if call.has_denominator else None, None)
-    _run_gradients_of_states(to, read, to.state(grad_memory, grad_normaliser, None), of_states, end)
+    _run_gradients_of_states(to, read, to.state(of.memory, of.key_sum, None), of_states, end)
     chunks_of_stretch = max(1, settings.STRETCH // to.settings.chunk)
     stretch = chunks_of_stretch * to.settings.chunk
     of_exponents = None
     if call.log_decay is not None:
-        of_exponents = new_exponents_of_states(call, result, grad_memory, grad_normaliser, stretch)
+        of_exponents = new_exponents_of_states(call, result, of, stretch)
     to.run(
         backward.key_gradients,
         (to.chunks * to.rows,),

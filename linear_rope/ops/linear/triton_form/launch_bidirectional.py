@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor
-
-from linear_rope.ops.linear.call import Call, Gradients, Result, empty_gradients, put_exponents
+from linear_rope.ops.linear.call import Call, Gradients, Result, Upstream, empty_gradients, put_exponents
 from linear_rope.ops.linear.triton_form import bidirectional, settings
 from linear_rope.ops.linear.triton_form.launch import (
     JOIN_BLOCK,
@@ -58,22 +56,12 @@ def _sum_pieces(to: Launcher, kernel: Any, length: int, read: tuple[Any, ...], s
             )
 
 
-def differentiate(
-    call: Call,
-    result: Result,
-    grad_output: Tensor | None,
-    grad_total: Tensor | None,
-    grad_memory: Tensor | None,
-    grad_normaliser: Tensor | None,
-) -> Gradients:
-    """Backward: from the gradients of the result's output and total; those of the state are for causal calls."""
-    gradients = empty_gradients(call)
-    if not result.output.numel():
-        return gradients
-    to = Launcher(call)
+def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
+    """Backward: from the gradients of the result's output and denominator; those of the state are for causal calls."""
+    gradients, to = empty_gradients(call), Launcher(call)
     _, _, warps_of_queries, warps_of_sums, warps_of_keys = to.settings.warps
     sums = _sums_of(to, result)
-    total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, grad_output)
+    total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, of)
     to.run(
         bidirectional.reader_gradients,
         (to.chunks * to.rows,),
@@ -82,7 +70,7 @@ def differentiate(
         rows_of(result.output),
         total,
         grad_rows,
-        to.flat("grad_total", grad_total, call.q.shape[:3]),
+        to.flat("grad_total", of.denominator, call.q.shape[:3]),
         rows_of(gradients.q),
         None if gradients.denominator_q is None else rows_of(gradients.denominator_q),
         of_total,

@@ -14,7 +14,7 @@ from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import FORMULAS
 from linear_rope.ops.decay import with_resets
 from linear_rope.ops.linear import triton_form
-from linear_rope.ops.linear.call import Call, computed_in
+from linear_rope.ops.linear.call import Call, Upstream, computed_in
 from linear_rope.ops.linear.definition import attention_output, reference
 from linear_rope.ops.linear.rotated_features import for_operator, mapped
 from linear_rope.ops.linear.triton_form import settings
@@ -157,7 +157,7 @@ def _errors_of(kind: Kind, heads: int, length: int, device: torch.device) -> Ite
     of_leaves = torch.autograd.grad(expected, list(exact.values()), upstream)
     call = call_of(kind, leaves)
     result = triton_form.attend(call, keep=True)
-    gradients = triton_form.differentiate(call, result, upstream.to(result.output), None, None, None)
+    gradients = triton_form.differentiate(call, result, Upstream(upstream.to(result.output)))
     yield "output", _relative(result.output, expected)
     for name, x in zip(exact, of_leaves, strict=True):
         yield name, _relative(getattr(gradients, name), x)

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from linear_rope.ops.linear import triton_form
-from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.call import Call, Upstream
 from linear_rope.ops.linear.operator import TENSORS
 from linear_rope.ops.linear.triton_form import launch, settings
 
@@ -102,7 +102,7 @@ def compile_all(
         for causal in (True,) if decay else (True, False):
             call = some_call(name, dtype, 1024, decay=decay, causal=causal)
             result = triton_form.attend(call, keep=True)
-            triton_form.differentiate(call, result, torch.empty_like(result.output), None, None, None)
+            triton_form.differentiate(call, result, Upstream(torch.empty_like(result.output)))
         triton_form.step(some_call(name, dtype, 1, decay=decay, causal=True))
     finally:
         launch.Launcher.run, settings.capability = before  # type: ignore[method-assign]

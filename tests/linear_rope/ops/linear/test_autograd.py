@@ -30,7 +30,7 @@ from linear_rope import (
 )
 from linear_rope.distributed import linear_attention as distributed_attention
 from linear_rope.features import Features
-from tests.linear_rope.attention.modules import ADDITIONS, made
+from tests.linear_rope.attention.modules import ALL_NORMED, made
 from tests.linear_rope.tensors import (
     AUTO_OR_TRITON,
     FORMS,
@@ -451,8 +451,8 @@ def test_the_native_form_is_refused_or_left_to_chunked(way: Callable[..., Tensor
 
 MODULES: list[tuple[str, bool, dict[str, Any]]] = [
     *((kernel, causal, {}) for kernel in ("favor+", "softmax") for causal in (True, False)),
-    *(("elu+1", True, ADDITIONS["all normed"]), ("taylor", False, ADDITIONS["all normed"])),
-    *(("softmax", True, ADDITIONS["all normed"]), ("softmax", False, {"rope": "none", "score_positions": "t5"})),
+    *(("elu+1", True, ALL_NORMED), ("taylor", False, ALL_NORMED)),
+    *(("softmax", True, ALL_NORMED), ("softmax", False, {"rope": "none", "score_positions": "t5"})),
     *(("retention", True, {}), ("delta", True, {}), ("favor+window", True, {"window": 3, "decay": "gate"})),
 ]
 

@@ -17,7 +17,8 @@ from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, kernels, lin
 from linear_rope.ops.linear import native
 from linear_rope.ops.linear.call import Call, Result
 from linear_rope.ops.linear.operator import TENSORS, attend
-from tests.linear_rope.tensors import TOLERANCES, assert_near
+from tests.linear_rope.ops.linear.test_triton import everything, with_features
+from tests.linear_rope.tensors import TOLERANCES, assert_near, random, random_qkv
 
 pytestmark = pytest.mark.skipif(
     kernels()["native"].startswith("switched off")
@@ -26,28 +27,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_it_is_built_where_there_is_a_compiler():
+def attended(q=torch.ones(1, 1, 4, 2), implementation="native", **options):  # noqa: B008
+    options = {"feature_map": EluPlusOne(), "causal": True} | options
+    return linear_attention(q, q, q, **options, implementation=implementation)
+
+
+def test_it_is_built_where_there_is_a_compiler_and_switched_off_by_the_environment(monkeypatch):
     assert kernels()["native"].startswith("C++ for ")
-
-
-def test_it_is_switched_off_by_the_environment(monkeypatch):
+    if torch.backends.openmp.is_available():
+        assert "on one thread" not in kernels()["native"]
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "_parallel", lambda: None)
+        assert kernels()["native"].startswith("C++ for ")
+        assert ", on one thread: " in kernels()["native"]
     monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
     assert kernels()["native"] == "switched off (LINEAR_ROPE_NATIVE=0)"
-    q = torch.randn(1, 1, 4, 2)
-    linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True)
+    attended(implementation="auto")
     with pytest.raises(ValueError, match=r'implementation is "native".* switched off'):
-        linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
-
-
-@pytest.mark.skipif(not torch.backends.openmp.is_available(), reason="PyTorch without OpenMP")
-def test_it_shares_the_threads_of_pytorch():
-    assert "on one thread" not in kernels()["native"]
-
-
-def test_it_says_that_it_has_one_thread_only(monkeypatch):
-    monkeypatch.setattr(native, "_parallel", lambda: None)
-    assert kernels()["native"].startswith("C++ for ")
-    assert ", on one thread: " in kernels()["native"]
+        attended()
 
 
 @pytest.fixture
@@ -69,9 +66,8 @@ def test_a_library_of_other_sources_is_not_used(library):
     native._loaded.cache_clear()
     told = "not usable: built from other sources than linear_rope/ops/linear/cpp; pip install -e . again"
     assert kernels()["native"] == told
-    q = torch.randn(1, 1, 4, 2)
     with pytest.raises(ValueError, match=r'implementation is "native".* built from other sources'):
-        linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
+        attended()
 
 
 def test_a_library_of_another_version_computes_nothing(monkeypatch):
@@ -79,9 +75,8 @@ def test_a_library_of_another_version_computes_nothing(monkeypatch):
         _fields_ = (("more", ctypes.c_long),)
 
     monkeypatch.setattr(native, "_Call", Longer)
-    q = torch.randn(1, 1, 4, 2)
     with pytest.raises(RuntimeError, match="not of one version; pip install -e"):
-        linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
+        attended()
 
 
 TOO_LARGE = """
@@ -111,26 +106,24 @@ def test_too_little_memory_is_an_error_that_can_be_caught():
     assert process.stdout.count("the native kernel found no memory for its work; give fewer ") == 2
 
 
-@pytest.mark.parametrize("heads", [1, 4])  # in pieces, and as a whole
-@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
+@pytest.mark.parametrize(("kind", "heads"), [("favor+", 1), ("elu+1", 4)])  # in pieces, and as a whole
 @pytest.mark.parametrize("way", ["the same tokens", "a slow decay", "a decay", "both ways"])
 def test_long_sums_in_float32_are_as_precise_as_short_ones(way, kind, heads):
     """One number after another, each rounded in the same direction, 16,384 would be off by a thousandth."""
     length, width = 16384, 8
     feature_map = FavorPlus(width, 16) if kind == "favor+" else EluPlusOne()
-    q, k, v = (torch.randn(1, heads, length, width, generator=torch.Generator().manual_seed(s)) for s in range(3))
-    log_decay = None
+    q, k, v = random_qkv(1, heads, length, width=width)
     if "decay" in way:
-        log_decay = torch.full((1, heads, length), -1e-4 if "slow" in way else -1e-3)
         v = torch.linspace(0, 1, length).view(1, 1, -1, 1).expand_as(v)
+        inputs = [q, k, v, torch.full((1, heads, length), -1e-4 if "slow" in way else -1e-3)]
     else:
-        q, k, v = (x[:, :, :1].expand_as(x) for x in (q, k, v))
+        inputs = [x[:, :, :1].expand_as(x) for x in (q, k, v)]
+    options = {"rope": "none", "causal": way != "both ways", "implementation": "native"}
     found = []
     for dtype in (torch.float64, torch.float32):
-        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, log_decay) if x is not None]
-        options = {"feature_map": feature_map.to(dtype), "rope": "none", "causal": way != "both ways"}
-        decay = None if log_decay is None else leaves[3]
-        out = linear_attention(*leaves[:3], log_decay=decay, implementation="native", **options)
+        leaves = [x.float().to(dtype).requires_grad_() for x in inputs]
+        decay = leaves[3] if len(leaves) > 3 else None
+        out = linear_attention(*leaves[:3], log_decay=decay, feature_map=feature_map.to(dtype), **options)
         grads = torch.autograd.grad(out.sum(), leaves[2:])  # those of q and k are zero where all tokens are the same
         found.append((out.detach().double(), torch.cat([x.flatten().double() for x in grads])))
     assert_near(found[1], found[0], TOLERANCES[torch.float32])
@@ -149,7 +142,7 @@ def test_both_passes_take_the_same_stabiliser_where_every_query_sees_every_key()
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 1), (2, 3)])
 def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads, causal):
-    qkv = [torch.randn(batch, heads, 2100, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)]
+    qkv = [x.float() for x in random_qkv(batch, heads, 2100, width=8)]
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3, 5):
@@ -163,52 +156,13 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads, causal):
         assert all(map(torch.equal, found[0], other))
 
 
-def call_with_everything():
-    """B = 2, H = 3, N = 40, D = 4, M = 6, Dv = 5."""
-    draw = torch.Generator().manual_seed(0)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-    return Call(
-        q=normal(2, 3, 40, 4),
-        k=normal(2, 3, 40, 4),
-        v=normal(2, 3, 40, 5),
-        denominator_q=None,
-        denominator_k=None,
-        query_scale=None,
-        key_scale=None,
-        log_decay=-normal(2, 3, 40).abs(),
-        padding=normal(2, 1, 40, 1) > 1,
-        q_rotation=normal(2, 1, 40, 3, 2),
-        k_rotation=normal(2, 1, 40, 3, 2),
-        memory=normal(2, 3, 6, 5),
-        key_sum=normal(2, 3, 6).abs(),
-        stabiliser=normal(2, 3, 1),
-        constant=normal(6, 4),
-        numbers=(0.0, 0.0, 1e-6),
-        formula="favor+",
-        denominator="unrotated",
-    )
-
-
-def call_with_features():
-    """The same with features that were made before."""
-    call, draw = call_with_everything(), torch.Generator().manual_seed(1)
-    names = ("q", "k", "denominator_q", "denominator_k")
-    features = {name: torch.rand(2, 3, 40, 6, generator=draw, dtype=torch.float64) for name in names}
-    scales = {name: torch.randn(2, 3, 40, generator=draw, dtype=torch.float64) for name in ("query_scale", "key_scale")}
-    rest = {"q_rotation": None, "k_rotation": None, "constant": None, "numbers": (), "formula": "given"}
-    return call._replace(**features, **scales, **rest)
-
-
-CALLS = pytest.mark.parametrize("make", [call_with_everything, call_with_features])
+CALLS = pytest.mark.parametrize("make", [everything, with_features])
 
 
 @CALLS
 def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
     """Also where the operator is called by hand, past all other checks."""
-    call = make()
+    call = make(heads=3)
     attend(call, "native")
     for name in TENSORS:
         x = getattr(call, name)
@@ -226,34 +180,34 @@ def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
 @pytest.mark.parametrize(
     ("make", "changes", "words"),
     [
-        (call_with_features, {"denominator_k": None}, "denominator_q and denominator_k"),
-        (call_with_features, {"denominator_q": None}, "denominator_q and denominator_k"),
-        (call_with_features, {"denominator": "none"}, "denominator_q is given"),
-        (call_with_features, {"constant": torch.ones(6, 4)}, "constant is"),
-        (call_with_everything, {"q_rotation": None}, "q_rotation and k_rotation"),
-        (call_with_everything, {"k_rotation": None}, "q_rotation and k_rotation"),
-        (call_with_everything, {"constant": None}, "constant is None"),
-        (call_with_everything, {"constant": torch.ones(0, 4)}, "constant is"),
-        (call_with_everything, {"formula": "elu+1"}, "constant is"),
-        (call_with_everything, {"causal": False}, "log_decay is given"),
-        (call_with_everything, {"causal": False, "log_decay": None}, "memory is given"),
-        (call_with_everything, {"causal": False, "log_decay": None, "memory": None}, "key_sum is given"),
+        (with_features, {"denominator_k": None}, "denominator_q and denominator_k"),
+        (with_features, {"denominator_q": None}, "denominator_q and denominator_k"),
+        (with_features, {"denominator": "none"}, "denominator_q is given"),
+        (with_features, {"constant": torch.ones(6, 4)}, "constant is"),
+        (everything, {"q_rotation": None}, "q_rotation and k_rotation"),
+        (everything, {"k_rotation": None}, "q_rotation and k_rotation"),
+        (everything, {"constant": None}, "constant is None"),
+        (everything, {"constant": torch.ones(0, 4)}, "constant is"),
+        (everything, {"formula": "elu+1"}, "constant is"),
+        (everything, {"causal": False}, "log_decay is given"),
+        (everything, {"causal": False, "log_decay": None}, "memory is given"),
+        (everything, {"causal": False, "log_decay": None, "memory": None}, "key_sum is given"),
     ],
 )
 def test_no_tensor_without_its_partner_reaches_the_kernel(make, changes, words):
     with pytest.raises(ValueError, match=rf"{words}.*; give"):
-        attend(make()._replace(**changes), "native")
+        attend(make(heads=3)._replace(**changes), "native")
 
 
 def test_settings_are_yes_or_no_whatever_numbers_they_are():
     """Between 0 and 1 they would be yes in Python and no in C++, which would look for more features than there are."""
-    call = call_with_everything()._replace(constant=call_with_everything().constant[:3])
+    call = everything(heads=3)._replace(constant=everything(heads=3).constant[:3])
     results = [attend(call._replace(numbers=(one, 0.0, 1e-6)), "native") for one in (1.0, 0.5)]
     assert torch.equal(results[0].output, results[1].output)
 
 
 def test_without_the_kernel_the_operator_is_causal(monkeypatch):
-    call = call_with_everything()._replace(**dict.fromkeys(("log_decay", "memory", "key_sum", "stabiliser")))
+    call = everything(heads=3)._replace(**dict.fromkeys(("log_decay", "memory", "key_sum", "stabiliser")))
     for implementation in ("chunked", "auto"):
         with pytest.raises(ValueError, match=r"causal is False on cpu.*; give causal=True"):
             attend(call._replace(causal=False), implementation)
@@ -280,7 +234,7 @@ def test_where_a_tensor_lies_in_memory_does_not_matter(make, way):
             return x.transpose(0, 1).contiguous().transpose(0, 1)
         return x[:1].expand(x.shape)  # every sequence is the first, at the same address
 
-    call = make()
+    call = make(heads=3)
     places = {n: moved(x) for n in TENSORS if n != "constant" and (x := getattr(call, n)) is not None}
     found = []
     for tensors in ({name: x.contiguous() for name, x in places.items()}, places):
@@ -293,12 +247,9 @@ def test_where_a_tensor_lies_in_memory_does_not_matter(make, way):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
-    q, k, v = (torch.randn(2, 2, 70, 8, generator=torch.Generator().manual_seed(s)).to(dtype) for s in range(3))
-    feature_map = FavorPlus(8, 16)
-    out = linear_attention(q, k, v, feature_map=feature_map, causal=True, implementation="native")
-    wide = linear_attention(
-        q.float(), k.float(), v.float(), feature_map=feature_map, causal=True, implementation="native"
-    )
+    qkv = [x.to(dtype) for x in random_qkv(2, 2, 70, width=8)]
+    options = {"feature_map": FavorPlus(8, 16), "causal": True, "implementation": "native"}
+    out, wide = linear_attention(*qkv, **options), linear_attention(*(x.float() for x in qkv), **options)
     assert out.dtype == dtype
     assert torch.equal(out, wide.to(dtype))
 
@@ -350,21 +301,19 @@ def test_the_state_of_another_feature_map_is_refused():
                 attention.prefill(x, state=state)
 
 
-@pytest.mark.parametrize("decay", ["none", "gate"])
 @pytest.mark.parametrize("denominator", ["unrotated", "rotated", "none"])
-@pytest.mark.parametrize("rope", ["after", "none"])
 @pytest.mark.parametrize(
     "kind", ["favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", "hedgehog"]
 )
-def test_one_position_after_a_state(kind, rope, denominator, decay):
+def test_one_position_after_a_state(kind, denominator):
     """Without gradients it has a form of its own."""
     torch.manual_seed(0)
-    settings = {"feature_map": kind, "rope": rope, "denominator": denominator, "decay": decay, "causal": True}
-    if kind.startswith("favor+"):
-        settings["num_features"] = 20
-    for head_dim in (6, 16, 34):  # a projection of a multiple of 16 channels is not packed
-        attention = LinearRoPEAttention(12, 3, head_dim=head_dim, **settings).double()
-        x = torch.randn(2, 9, 12, dtype=torch.float64)
+    sizes = {"num_features": 20} if kind.startswith("favor+") else {}
+    # A projection of a multiple of 16 channels is not packed.
+    for head_dim, rope, decay in ((6, "after", "none"), (16, "none", "gate"), (34, "after", "gate")):
+        settings = {"feature_map": kind, "rope": rope, "denominator": denominator, "decay": decay, "causal": True}
+        attention = LinearRoPEAttention(12, 3, head_dim=head_dim, **settings, **sizes).double()
+        x = random(2, 9, 12)
         expected, state = attention.prefill(x[:, :5])
         assert expected.requires_grad
         for at in range(5, 9):

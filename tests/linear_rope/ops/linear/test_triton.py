@@ -56,9 +56,9 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1)
 
 
-def some_decay(batch: int = 1, length: int = LENGTH) -> Tensor:
+def some_decay(batch: int = 1, length: int = LENGTH, heads: int = 1) -> Tensor:
     """Also resets, of which two follow each other, and one begins a chunk."""
-    log_decay = -random(batch, 1, length, seed=8).abs() / 4
+    log_decay = -random(batch, heads, length, seed=8).abs() / 4
     log_decay[..., [16, 21, 22]] = -torch.inf
     return log_decay
 
@@ -265,32 +265,32 @@ def test_every_element_is_written(kind: str, way: str, monkeypatch: pytest.Monke
     assert all(map(torch.equal, assert_form(tensors, way, kind, rope="none"), clean))
 
 
-def everything(denominator: str = "unrotated") -> Call:
+def everything(denominator: str = "unrotated", heads: int = 1) -> Call:
     """A call of FAVOR+ with a state before it: B = 2, H = 1, N = 37, D = 4, M = 6, V = 5."""
-    size = 2, 1, LENGTH
+    size = 2, heads, LENGTH
     given = dict.fromkeys(TENSORS) | {
         "q": random(*size, 4, seed=1),
         "k": random(*size, 4, seed=2),
         "v": random(*size, 5, seed=3),
-        "log_decay": some_decay(2),
+        "log_decay": some_decay(2, heads=heads),
         "padding": random(2, 1, LENGTH, 1, seed=4) > 1,
         "q_rotation": random(2, 1, LENGTH, 3, 2, seed=5),
         "k_rotation": random(1, 1, LENGTH, 3, 2, seed=6),
-        "memory": random(2, 1, 6, 5, seed=7),
-        "key_sum": random(2, 1, 6, seed=8).abs() if denominator != "none" else None,
-        "stabiliser": random(2, 1, 1, seed=9),
+        "memory": random(2, heads, 6, 5, seed=7),
+        "key_sum": random(2, heads, 6, seed=8).abs() if denominator != "none" else None,
+        "stabiliser": random(2, heads, 1, seed=9),
         "constant": random(6, 4, seed=10),
     }
     return Call(**given, numbers=(0.0, 0.0, 1e-6), formula="favor+", denominator=denominator)
 
 
-def with_features() -> Call:
+def with_features(heads: int = 1) -> Call:
     """The same of given features, with those of a denominator and scales."""
-    names = ("q", "k", "denominator_q", "denominator_k")
-    features = {name: random(2, 1, LENGTH, 6, seed=i).abs() for i, name in enumerate(names)}
-    scales = {name: random(2, 1, LENGTH, seed=20 + i) for i, name in enumerate(("query_scale", "key_scale"))}
+    size, names = (2, heads, LENGTH), ("q", "k", "denominator_q", "denominator_k")
+    features = {name: random(*size, 6, seed=i).abs() for i, name in enumerate(names)}
+    scales = {name: random(*size, seed=20 + i) for i, name in enumerate(("query_scale", "key_scale"))}
     rest = {"q_rotation": None, "k_rotation": None, "constant": None, "numbers": (), "formula": "given"}
-    return everything()._replace(**features, **scales, **rest)
+    return everything(heads=heads)._replace(**features, **scales, **rest)
 
 
 def over_nothing() -> Call:
