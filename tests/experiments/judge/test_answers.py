@@ -58,19 +58,6 @@ def test_recall_that_only_softmax_has_learnt(judge):
     assert math.isnan(found["elu+1-order"].p)
 
 
-def test_recall_by_width(judge):
-    wide = {"softmax-learned": 1.0, "elu+1-none": 0.9, "favor+-none": 0.6}
-    found = judge(RECALL, wide | {"softmax-rope@dim=32": 1.0, "favor+-none@dim=32": 0.7}, otherwise=0.25)
-    verdicts = {key: row.verdict for key, row in found.items()}
-    solved = ("softmax-learned-solves", "softmax-rope@dim=32-solves", "elu+1-none-width")
-    assert {verdicts[key] for key in solved} == {"supported"}
-    not_solved = ("softmax-rope-solves", "softmax-learned@dim=32-solves", "favor+-none-width")
-    assert {verdicts[key] for key in not_solved} == {"not supported"}
-    others = [verdict for key, verdict in verdicts.items() if key.endswith("-width") and key not in solved + not_solved]
-    assert others == ["inconclusive"] * 4
-    assert "softmax-rope has not learnt the task (" in found["elu+1-none-behind"].remark
-
-
 def test_copying_is_compared_with_softmax_attention_that_copies(judge):
     found = judge(COPYING, {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
     for key, verdict in {

@@ -24,11 +24,18 @@ def straight(make_comparison, tmp_path):
     )
 
 
-def test_the_share_of_steps_saved_by_a_variant_that_is_not_faster(straight):
+def test_samples_of_straight_curves(straight):
     # At step 80 the curves are at 3.6 and 3.8: they come down to 3 between 80 and 100. One stays above.
-    sample = sample_of(steps_saved(AFTER, BASELINE), straight)
-    assert sample.values == {0: 0.0, 1: 0.0, 2: 0.0}
-    assert sample.notes == (f"1 of 3 seeds never reached {BASELINE}'s final loss and count as 0",)
+    saved = sample_of(steps_saved(AFTER, BASELINE), straight)
+    assert saved.values == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert saved.notes == (f"1 of 3 seeds never reached {BASELINE}'s final loss and count as 0",)
+    gap = sample_of(gap_closed(AFTER, BASELINE, "softmax-rope"), straight)
+    assert gap.values == pytest.approx({0: 0.5, 1: 0.5})
+    assert gap.lost == ("seed 2: softmax-rope is not better than favor+-none, so there is no gap to close",)
+    # A straight line averages to half the sum of its ends, 8 and ENDS: the differences are half those of the ends.
+    average = sample_of(paired_average(AFTER, BASELINE), straight)
+    assert average.values == pytest.approx({0: -0.25, 1: -0.125, 2: 0.25})
+    assert sample_of(steps_saved("softmax-rope", "softmax-learned"), straight) is None, "it is no part of it"
 
 
 def test_the_share_of_steps_saved_by_a_variant_that_is_faster(make_comparison, tmp_path):
@@ -39,18 +46,6 @@ def test_the_share_of_steps_saved_by_a_variant_that_is_faster(make_comparison, t
     assert values == pytest.approx({0: 0.4, 1: 0.4, 2: 0.4})
 
 
-def test_the_share_of_the_gap_that_is_closed(straight):
-    sample = sample_of(gap_closed(AFTER, BASELINE, "softmax-rope"), straight)
-    assert sample.values == pytest.approx({0: 0.5, 1: 0.5})
-    assert sample.lost == ("seed 2: softmax-rope is not better than favor+-none, so there is no gap to close",)
-
-
-def test_the_average_of_a_curve_is_its_area_over_its_steps(straight):
-    # A straight line averages to half the sum of its ends, 8 and ENDS: the differences are half those of the ends.
-    sample = sample_of(paired_average(AFTER, BASELINE), straight)
-    assert sample.values == pytest.approx({0: -0.25, 1: -0.125, 2: 0.25})
-
-
 def test_a_table_counts_for_the_seeds_at_which_all_variants_finished(make_comparison, tmp_path):
     fates = {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", 5, fates=fates)
@@ -59,7 +54,3 @@ def test_a_table_counts_for_the_seeds_at_which_all_variants_finished(make_compar
     assert sample.values == {0: 0.5, 4: 0.25}
     assert sample.lost == (f"seed 1: {AFTER} failed: why",)
     assert sample.unfinished == 2
-
-
-def test_a_variant_that_is_not_part_of_the_comparison_has_no_sample(straight):
-    assert sample_of(steps_saved("softmax-rope", "softmax-learned"), straight) is None

@@ -70,14 +70,6 @@ def test_steps_and_tokens_to_the_baseline_of_the_same_seed(make_comparison, tmp_
     assert summary.loc["elu+1-none", "validation_bits_per_byte"]["mean"] == pytest.approx((4.0 + 3.5 + 4.1) / 3)
 
 
-def test_tokens_to_the_baseline_are_those_of_a_variant_s_own_context(make_comparison, tmp_path):
-    variants = [f"{name}@context={context}" for context in (16, 256) for name in PAIR.split(",")]
-    root = make_comparison(tmp_path, ",".join(variants), loss=lambda name, seed, step: 3.0)
-    summary = summary_of(root)
-    tokens = [summary.loc[name, "tokens_to_baseline"]["mean"] for name in variants]
-    assert tokens[2:] == pytest.approx([16 * each for each in tokens[:2]])
-
-
 def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(make_comparison, tmp_path):
     root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: 3.0 if name == "elu+1-none" else 4.0 - seed)
     row = row_of(root, "elu+1-rope-after", "steps_to_baseline")
@@ -118,14 +110,6 @@ def test_throughput_is_the_median_of_a_run_s_records_and_the_position_table_is_c
     assert (row["n"], row["mean"], row["std"]) == (3, 1070.0, 10.0)  # at steps 20 to 100: 1000 + 10 · seed + step
     means = summary["mean"].unstack("metric")[["parameters", "position_parameters"]]
     assert means.T.to_dict("list") == {"elu+1-none": [1000, 0], "elu+1-learned": [1064, 64]}
-
-
-def test_a_comparison_of_which_nothing_was_recorded(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", seed): ("queued", None) for seed in range(3)})
-    for metrics in root.glob("*/*/metrics.jsonl"):
-        metrics.unlink()
-    row = row_of(root, "elu+1-none", "test_bits_per_byte")
-    assert (row["n"], row["unfinished"], row["reasons"]) == (0, 3, "seeds 0, 1, 2: queued")
 
 
 def test_rope_after_and_before_are_compared_at_equal_settings_only(make_comparison, tmp_path):

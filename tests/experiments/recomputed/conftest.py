@@ -192,15 +192,6 @@ class Report:
         columns, _, *rows = [[run.strip() for run in line] for line in lines]
         return [dict(zip(columns, row, strict=False)) for row in rows]  # an empty last run was stripped
 
-    @staticmethod
-    def lines(axes):
-        """label (None for a line without one) → the (x, y) of its lines."""
-        found = {}
-        for line in axes.lines:
-            label = None if line.get_label().startswith("_") else line.get_label()
-            found.setdefault(label, []).append((list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))))
-        return found
-
 
 def rebuild(root):
     """Rebuild the report of a comparison; its records, tables and figures, which are kept instead of rendered."""
@@ -225,16 +216,15 @@ def rebuild_reference(name, directory):
     return rebuild(directory / name)
 
 
-def reference(name, fixture=None):
-    @pytest.fixture(scope="session", name=fixture or name)
+def reference(name):
+    @pytest.fixture(scope="session", name=name)
     def rebuilt(tmp_path_factory):
         return rebuild_reference(name, tmp_path_factory.mktemp("reference"))
 
     return rebuilt
 
 
-convergence, decay, speed = map(reference, ("convergence", "decay", "speed"))
-decoding = reference("speed-decoding", "decoding")
+convergence, speed = map(reference, ("convergence", "speed"))
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +234,7 @@ def made_up(tmp_path_factory, make_comparison):
     return rebuild(root)
 
 
-@pytest.fixture(params=["convergence", "decay", "made_up"])
+@pytest.fixture(params=["convergence", "made_up"])
 def report(request):
     """Of every comparison of training runs."""
     return request.getfixturevalue(request.param)

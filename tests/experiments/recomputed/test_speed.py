@@ -1,6 +1,5 @@
 """What the speed report shows, from measurements.jsonl."""
 
-import itertools
 import json
 import statistics
 
@@ -160,42 +159,3 @@ def check_times(speed, measured, topic):
     for row in speed.table(name):
         length = int(row["N"].replace(",", ""))
         assert row["rounds"] == str(len(times[row["what"], length, REFERENCES[topic]]))
-
-
-@pytest.mark.parametrize(
-    ("topic", "what"), [("positions", "each position encoding"), ("decays", "a decay and of a selective rotation")]
-)
-def test_every_row_of_the_tables_of_positions_and_of_decays(speed, measured, topic, what):
-    """A reference from before these tables has neither them nor their figures."""
-    title, times = f"The cost of {what}: the numbers", measured.times(topic)
-    assert (title in speed.markdown) == (topic in speed.figures) == bool(times)
-    expected = []
-    for (direction, length, case), seconds in times.items():
-        kernel, _, encoding = case.partition(" ")
-        low, median, high = quartiles(measured.ratio(topic, direction, length, case, reference(topic, case)))
-        ratio = "-" if case == reference(topic, case) else f"{median:.3f} [{low:.3f}, {high:.3f}]"
-        words = in_words(statistics.median(seconds))
-        expected.append([f"{length:,}", kernel, encoding, str(len(seconds)), words, ratio])
-    assert [list(row.values()) for row in (speed.table(title) if times else [])] == expected
-
-
-@pytest.mark.parametrize(
-    ("fact", "title"), [("parameters", "Parameters of the models"), ("state_bytes", "Decoding: bytes of state")]
-)
-def test_every_cell_of_sizes(speed, measured, fact, title):
-    expected = {(None, *key[1:]): f"{value:,}" for key, value in measured.facts.items() if key[0] == fact}
-    assert cells(speed, title) == expected
-
-
-def test_what_is_shown_of_decoding_alone(decoding):
-    measured, verdicts = Measurements(decoding.root), {row["what"]: row for row in decoding.table("Targets")}
-    assert len(verdicts) == 2 * 2 * 3 + 3
-    for topic, case, (bound, length) in itertools.product(
-        DECODING, (AFTER, "elu+1 rope after"), ((1.3, 1024), (2, 2048), (4, 8192))
-    ):
-        low, median, high = quartiles(measured.ratio(topic, "token", length, SOFTMAX, case))
-        row = verdicts[f"{topic}, context {length:,}: {case}: speed against softmax rope"]
-        assert row["measured"] == f"{median:.3g} times [{low:.3g}, {high:.3g}]"
-        assert row["verdict"] == ("met" if median >= bound else "missed")
-    for topic in DECODING:
-        check_times(decoding, measured, topic)

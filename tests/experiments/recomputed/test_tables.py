@@ -1,8 +1,9 @@
-"""curves.csv, summary.csv, and what the report says in its table of results."""
+"""curves.csv, summary.csv, the table of results, and what two figures draw."""
 
 import html
 import math
 import re
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -123,3 +124,18 @@ def test_what_the_report_repeats_of_the_record(report):
     sizes = ", ".join(f"{split} {size:,}" for split, size in data["splits"].items())
     assert f"* Data **{data['name']}**: {data['bytes']:,} bytes; {sizes}. " in report.markdown
     assert f"seeds {', '.join(map(str, record['seeds']))}, started {record['created']}." in report.markdown
+
+
+def test_figures_draw_the_means_of_the_finished_runs(report):
+    records, final = report.records, report.figures["final"].axes[0]
+    drawn = [list(map(float, line.get_xdata())) for line in final.lines]
+    for variant in records.variants:
+        mean = records.estimate(variant, "test_bits_per_byte").mean
+        assert math.isnan(mean) or any(x == pytest.approx([mean], **EQUAL) for x in drawn), variant
+    panels = report.figures["validation"].axes
+    curves = [dict(zip(*line.get_data(), strict=True)) for axes in panels for line in axes.lines]
+    for variant in records.variants:
+        runs = [records.curve(variant, seed, "validation") for seed in records.finished(variant)]
+        if runs:
+            mean = {step: statistics.fmean(run[step] for run in runs) for step in runs[0]}
+            assert any(curve == pytest.approx(mean, **EQUAL) for curve in curves), variant

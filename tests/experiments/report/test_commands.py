@@ -1,9 +1,6 @@
 """report as a table for a paper and over several comparisons, and claims in short."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -94,12 +91,6 @@ def test_an_overview_is_over_all_comparisons_of_a_directory(make_comparison, tmp
     assert "<script" not in page
 
 
-def test_a_directory_without_comparisons_says_what_to_give(tmp_path, capsys):
-    status, output, error = printed(capsys, "report", tmp_path)
-    assert (status, output, error.count("\n")) == (2, "", 1)
-    assert "holds no comparison.json; give the directory that `run` wrote" in error
-
-
 def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
     status, output, _ = printed(
         capsys, "claims", "--results", make_reference([-0.299, -0.301, -0.2995, -0.3005, -0.3]), "--summary"
@@ -110,18 +101,6 @@ def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
     assert max(map(len, lines)) <= 120
     assert "RoPE changes the test bits per byte by -0.300" in " ".join(output.split())
     assert re.fullmatch(r"506 rows, a claim .*: \d+ supported, .*\d+ not run\.", lines[-1])
-
-
-@pytest.mark.slow
-def test_two_processes_write_equal_pages(make_comparison, tmp_path):
-    root = make_comparison(tmp_path / "one", "elu+1-none", 1, steps=40)
-    made = []
-    for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-m", "experiments", "report", str(root)], env=environment, check=False)
-        assert done.returncode == 0
-        made.append((root / "report.html").read_bytes())
-    assert made[0] == made[1]
 
 
 FLOORS = [

@@ -16,7 +16,6 @@ from experiments.judge.curves import read_curves
 from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
 from experiments.report.report import result_table, write_report
-from experiments.report.tables import main_table
 from experiments.studies.registry import STUDIES
 from experiments.study import Study
 
@@ -104,12 +103,6 @@ def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
     pd.testing.assert_frame_equal(curves, read_curves(root, read_comparison(root)), check_dtype=False)
 
 
-def test_below_three_seeds_and_without_a_baseline_the_table_says_so(make_comparison, tmp_path):
-    table = main_table(*tables(make_comparison(tmp_path, "elu+1-rope-after", 2)))
-    assert not any("[" in cell for row in table.to_numpy().tolist() for cell in row)
-    assert table["minus baseline"].tolist() == ["elu+1-none was not run"]
-
-
 FAILED = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
 QUEUED = {("elu+1-none", seed): ("queued", None) for seed in range(3)}
 SPLITS = {"sha256": "", "note": "Made up.", "bytes": 5000, "splits": {"train": 3000, "test": 20}, "unit": "examples"}
@@ -190,12 +183,6 @@ def test_the_page_holds_all_it_shows(make_comparison, tmp_path):
     anchors = {value for name, value in page.attributes if name == "id"}
     assert {source[1:] for source in sources if source.startswith("#")} <= anchors
     assert len((root / "report.html").read_bytes()) < 4e6
-
-
-def test_where_there_is_no_main_figure_of_the_study_the_first_one_stands_by_the_answer(make_comparison, tmp_path):
-    root = make_comparison(tmp_path / "convergence", "softmax-none,softmax-rope", 3)
-    write_report(root, dataclasses.replace(STUDY, main_figure="absent"))
-    assert "](figures/" in (root / "report.md").read_text(encoding="utf-8").partition("## Table")[0]
 
 
 @pytest.mark.parametrize("uses_data", [True, False])
@@ -329,19 +316,6 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(reported, tmp_path)
     with pytest.raises(ValueError, match="for the test"):
         write_report(root, dataclasses.replace(STUDY, figures=[FIGURE, {"kind": f"{HERE}:fails"} | WORDS]))
     assert files_of(root) == before
-
-
-@pytest.mark.parametrize(
-    ("kept", "figures"), [("validation", ["validation"]), ("test", ["final"]), ("train", ["training"])]
-)
-def test_a_report_needs_no_more_than_one_split_of_a_variant(make_comparison, tmp_path, kept, figures):
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1, steps=40, loss=lambda *run: 3.0)
-    for path in root.rglob("metrics.jsonl"):
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if f'"{kept}"' in line))
-    write_report(root, STUDIES["convergence"])
-    assert set(figures) <= {path.stem for path in (root / "figures").iterdir()}
-    assert not (root / "figures" / "validation-gain.svg").exists()
 
 
 def test_what_happened_to_a_run_on_the_way_is_told_with_its_log(make_comparison, tmp_path, no_pictures):

@@ -124,26 +124,12 @@ def test_beside_dots_stands_how_many_reached_it_and_an_arrow_if_one_did_not(made
     assert list(arrow.get_xdata()) == [100]
 
 
-def test_beside_dots_stand_their_means(made_up):
-    empty, head, *means = [text.get_text() for text in picture_of(made_up, "throughput").axes[0].texts]
-    assert (empty, head) == ("no finished seed", "mean")
-    assert len(means) == 4
-    assert all(text.replace(",", "").isdecimal() for text in means)
-
-
 def test_intervals_are_drawn_from_three_seeds_on_only(made_up, make_comparison, tmp_path):
     one = rows_of(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1), made_up.study)
     for rows, number in ((made_up, 3), (one, 0)):  # all but the one with two finished seeds and the one with none
         figure = picture_of(rows, "final")
         assert sum(isinstance(each, ErrorbarContainer) for each in figure.axes[0].containers) == number
     assert "One seed: no mean, no interval." in picture_of(one, "validation").get_suptitle()
-
-
-def test_axes_carry_their_units(made_up):
-    assert picture_of(made_up, "validation").get_supylabel() == "bits per byte"
-    assert picture_of(made_up, "validation").axes[-1].get_xlabel() == "optimiser step\n(one step = 64 tokens)"
-    assert "tokens per second" in picture_of(made_up, "throughput").axes[0].get_xlabel()
-    assert "optimiser steps" in picture_of(made_up, "steps-to-baseline").axes[0].get_xlabel()
 
 
 def test_a_line_that_would_pool_variants_is_an_error(made_up):

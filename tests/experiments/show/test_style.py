@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from experiments.show.colours import colour
-from experiments.show.style import PowersOfTen, label, save_figure, style, variant_style
+from experiments.show.style import label, save_figure, style, variant_style
 from experiments.variants import VARIANTS
 
 DRAW = """
@@ -60,14 +60,6 @@ def test_a_png_keeps_every_colour_apart(tmp_path):
     assert set(colours) <= found
 
 
-def test_equal_figures_are_saved_as_equal_bytes(tmp_path):
-    for place in ("first", "second"):
-        save_figure(lambda: Figure(figsize=(2, 2)), tmp_path / place, "empty")
-    for kind in ("png", "svg"):
-        first, second = ((tmp_path / place / f"empty.{kind}").read_bytes() for place in ("first", "second"))
-        assert first == second
-
-
 def test_variants_of_a_kernel_are_told_apart_without_colour():
     for kernel in {variant.kernel for variant in VARIANTS.values()}:
         looks = [variant_style(variant) for variant in VARIANTS.values() if variant.kernel == kernel]
@@ -81,12 +73,3 @@ def test_names_in_figures_are_plain_short_and_visible():
     assert label("n" * 43) == "n" * 41 + "…"
     with style():
         assert not Figure().text(0, 0, "$x$").get_parse_math()
-
-
-def test_powers_of_ten_are_labelled_without_mathematics():
-    axes = Figure().subplots()
-    axes.set(yscale="log", ylim=(1e-4, 1))
-    formatter = PowersOfTen()
-    formatter.set_axis(axes.yaxis)
-    formatter.set_locs([1e-3])
-    assert formatter(1e-3) == "10⁻³"
