@@ -27,8 +27,7 @@ def _reference(fields: dict[str, Any], settings: dict[str, str]) -> Reference:
 
 
 _ROWS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
-_SETTINGS = _ROWS.pop("settings")
-REFERENCES = {name: _reference(fields, _SETTINGS) for name, fields in _ROWS.items()}
+REFERENCES = {name: _reference(fields, _ROWS["settings"]) for name, fields in _ROWS["references"].items()}
 
 
 def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Claim]:

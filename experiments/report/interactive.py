@@ -59,23 +59,26 @@ class Interactive(NamedTuple):
         return _script(self.curves)
 
 
-def interactive(
-    curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, at_once: int = AT_ONCE
-) -> Interactive | None:
-    """The figure of a comparison's curves, of which ``at_once`` may be shown at first; None if there is none."""
+def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Interactive | None:
+    """The figure of a comparison's curves; None if there is none."""
     seeds = finished_seeds(summary)
     data: dict[str, dict[str, Any]] = {}
-    for split in SPLITS:
-        found = {v.name: _curve(curves, split, comparison, v, seeds.get(v.name, set())) for v in comparison.variants}
+    for split, words in SPLITS.items():
+        shown = plotted(curves, split, comparison)
+        rows = curves[(curves["split"] == split) & (curves["metric"] == shown.metric)]
+        longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
+        found = {
+            variant.name: _curve(curves, rows, comparison, variant, seeds.get(variant.name), round(longest / POINTS))
+            for variant in comparison.variants
+        }
         if drawn := {name: columns for name, columns in found.items() if columns is not None}:
-            quantity = plotted(curves, split, comparison).quantity
-            data[split] = {"quantity": f"{SPLITS[split]} {quantity}", "curves": drawn}
+            data[split] = {"quantity": f"{words} {shown.quantity}", "curves": drawn}
     if not data:
         return None
     first = next(iter(data.values()))["curves"]
     variants = [variant for variant in comparison.variants if variant.name in first]
     ends = {name: columns["mean"][-1] for name, columns in first.items()}
-    shown = _shown_first(variants, ends, comparison.objective.better, at_once)
+    shown = _shown_first(variants, ends, comparison.objective.better)
     lines = [
         Line(v.name, v.name in shown, variant_colour(v), variant_colour(v, DARK_PAPER), _pixels(dashes_of(v.position)))
         for v in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
@@ -87,18 +90,19 @@ def interactive(
 
 
 def _curve(
-    curves: pd.DataFrame, split: str, comparison: Comparison, variant: VariantRecord, finished: set[int]
+    curves: pd.DataFrame,
+    rows: pd.DataFrame,
+    comparison: Comparison,
+    variant: VariantRecord,
+    finished: set[int] | None,
+    smoothing: int,
 ) -> dict[str, list[float]] | None:
-    """Mean and 95 % interval over the finished seeds (over all, if none is), by step."""
-    mine = curves[curves["variant"] == variant.name]
-    metric = plotted(curves, split, comparison).metric
-    rows = mine[(mine["split"] == split) & (mine["metric"] == metric)]
-    if finished:
-        rows = rows[rows["seed"].isin(finished)]
+    """Mean and 95 % interval over the finished seeds (over all, if none is), by step; of so many records at a time."""
+    rows = rows[(rows["variant"] == variant.name) & (rows["seed"].isin(finished) if finished else True)]
     table = rows.pivot_table(index="step", columns="seed", values="value").dropna()
     if table.empty:
         return None
-    group = np.arange(len(table)) // smoothing(curves, split, comparison)
+    group, metric = np.arange(len(table)) // max(1, smoothing), rows["metric"].iloc[0]
     table = table.reset_index().groupby(group).mean().set_index("step")
     least, most = (0.0, 1.0) if metric == "accuracy" else (-np.inf, np.inf)
     estimates = [estimate(list(row)) for row in table.to_numpy()]
@@ -110,7 +114,7 @@ def _curve(
         "low": [max(each.low, least) if each.has_interval else each.mean for each in estimates],
         "high": [min(each.high, most) if each.has_interval else each.mean for each in estimates],
     }
-    timed = mine[(mine["split"] == "train") & (mine["metric"] == "seconds")]
+    timed = curves[(curves["variant"] == variant.name) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
     seconds = timed.groupby("step")["value"].mean()
     if len(seconds):
         steps = [0, *seconds.index]
@@ -118,8 +122,8 @@ def _curve(
     return {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
 
 
-def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str, at_once: int) -> set[str]:
-    if len(variants) <= at_once:
+def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str) -> set[str]:
+    if len(variants) <= AT_ONCE:
         return {variant.name for variant in variants}
     sign = 1 if better == "lower" else -1
     best: dict[str, str] = {}
@@ -170,11 +174,3 @@ def _numbered(plot: str) -> str:
     identifier = re.compile(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
     numbers = {name: f'"m{number}"' for number, name in enumerate(dict.fromkeys(identifier.findall(plot)))}
     return identifier.sub(lambda match: numbers[match[1]], plot)
-
-
-def smoothing(curves: pd.DataFrame, split: str, comparison: Comparison) -> int:
-    """How many consecutive records make one plotted point."""
-    metric = plotted(curves, split, comparison).metric
-    rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
-    longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
-    return max(1, round(longest / POINTS))

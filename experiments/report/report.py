@@ -146,11 +146,11 @@ def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     words = {"title": entry.title, "caption": entry.caption}
     if isinstance(entry, TableEntry):
         return words | {"table": rows_of(entry.table)}
-    image, size = _picture(output / "figures" / f"{entry.stem}.png")
+    image, size = picture(output / "figures" / f"{entry.stem}.png")
     return words | {"stem": entry.stem, "image": image, "size": size}
 
 
-def _picture(path: Path) -> tuple[str, tuple[int, int]]:
+def picture(path: Path) -> tuple[str, tuple[int, int]]:
     """The file in base64, and its size in CSS pixels; nothing if there is none."""
     if not path.exists():
         return "", (0, 0)

@@ -16,6 +16,7 @@ from experiments.judge.statistics import run_states
 from experiments.records.files import visible
 from experiments.records.record import run_status
 from experiments.records.schema import Comparison, Floor
+from experiments.show.words import with_interval
 
 NOTHING = "-"
 NO_BASELINE = " was not run"
@@ -90,15 +91,8 @@ def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str
     names = {f"test_{metric}": f"test {quantity}", f"test_{metric}_minus_baseline": "minus baseline"}
     if form == "csv":
         found = summary[summary["metric"].isin(names)]
-        floors = [
-            {
-                "variant": called(floor),
-                "metric": f"test_{metric}",
-                "unit": comparison.objective.unit,
-                "mean": floor.value,
-            }
-            for floor in comparison.floors_of(metric)
-        ]
+        same = {"metric": f"test_{metric}", "unit": comparison.objective.unit}
+        floors = [same | {"variant": called(each), "mean": each.value} for each in comparison.floors_of(metric)]
         columns = ["variant", "metric", "unit", "n", "mean", "low", "high", *(["beats"] if floors else [])]
         table = pd.concat([found, pd.DataFrame(floors)]).astype({"n": "Int64"})
         return table.to_csv(index=False, columns=columns)
@@ -107,11 +101,8 @@ def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str
     flat = table.map(lambda cell: str(cell).replace("\n", " "))
     if form == "latex":
         styled = flat.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
-        return re.sub(
-            r"(?<=[ \[])-(?=\d)",
-            "$-$",
-            styled.to_latex(hrules=True, column_format=f"lrrr{'l' * (len(flat.columns) - 4)}"),
-        )
+        made = styled.to_latex(hrules=True, column_format=f"lrrr{'l' * (len(flat.columns) - 4)}")
+        return re.sub(r"(?<=[ \[])-(?=\d)", "$-$", made)
     rows = [list(flat.columns), ["---", "---:", "---:", "---:", "---"][: len(flat.columns)], *flat.to_numpy().tolist()]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -194,9 +185,8 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
 def _with_interval(row: "pd.Series[Any]", pattern: str, limits: tuple[float, float] = ANY) -> str:
     if pd.isna(row["mean"]):
         return NOTHING
-    mean = format(row["mean"], pattern)
-    low, high = (format(min(max(row[end], limits[0]), limits[1]), pattern) for end in ("low", "high"))
-    return mean if pd.isna(row["low"]) else f"{mean}\n[{low}, {high}]"
+    low, high = row[["low", "high"]].astype(float).clip(*limits)
+    return with_interval(row["mean"], low, high, pattern).replace(" [", "\n[")
 
 
 def _steps(row: "pd.Series[Any]") -> str:

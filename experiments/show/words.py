@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from math import inf, isfinite
-from typing import Any
 
 import pandas as pd
 from msgspec.structs import replace
@@ -44,9 +43,13 @@ def kernel_in_words(kernel: str) -> str:
     return str(LOOKS["kernels"].get(kernel, {}).get("words", kernel))
 
 
+def is_softmax(variant: VariantRecord) -> bool:
+    return variant.kernel == "softmax"
+
+
 def side(variant: VariantRecord) -> str:
     """Before or after the feature map; empty where there is none."""
-    return "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
+    return "" if is_softmax(variant) else SIDES.get(variant.position.rpartition("-")[2], "")
 
 
 def _setting_in_words(setting: str, value: object) -> str:
@@ -118,10 +121,8 @@ class Headline:
 
         def field(match: re.Match[str]) -> str:
             if match[1] not in FIELDS:
-                raise ValueError(
-                    f"study {self.rows.study.name}: headline: {{{match[1]}:...}} is no field; give one of "
-                    f"{', '.join(FIELDS)}"
-                )
+                what = f"study {self.rows.study.name}: headline: {{{match[1]}:...}} is no field"
+                raise ValueError(f"{what}; give one of {', '.join(FIELDS)}")
             fill = getattr(self, f"_{match[1]}")
             return str(fill(*match[2].split("/", 1), **({"who": sentence.who} if match[1] == "difference" else {})))
 
@@ -144,49 +145,43 @@ class Headline:
         few = f"{row.estimate.n} of {planned} seeds; " if row.unit == "seeds" and row.estimate.n < planned else ""
         return f"{self._value(key)} ({few}{verdict(row, who)})"
 
-    def _estimate(self, name: str, variant: str | None) -> tuple[Any, str]:
-        """A claim's estimate, or a variant's of a quantity; and the format of its numbers."""
-        if variant is None:
-            return self._row(name).estimate, self._row(name).claim.pattern
-        found = [row for row in self._means(name).itertuples() if row.Index == variant]
-        if not found:
-            raise Missing(f"{name}/{variant}")
-        return found[0], self.quantities[name].format
-
-    def _value(self, name: str, variant: str | None = None) -> str:
+    def _value(self, name: str, variant: str = "") -> str:
         """{value:CLAIM} or {value:QUANTITY/VARIANT}: the value with its interval."""
-        found, pattern = self._estimate(name, variant)
-        return with_interval(found.mean, found.low, found.high, pattern)
+        if not variant:
+            row = self._row(name)
+            return with_interval(row.estimate.mean, row.estimate.low, row.estimate.high, row.claim.pattern)
+        means = self._means(name)
+        if variant not in means.index:
+            raise Missing(f"{name}/{variant}")
+        mean, low, high = means.loc[variant, ["mean", "low", "high"]].astype(float)
+        return with_interval(mean, low, high, self.quantities[name].format)
 
-    def _mean(self, name: str, variant: str | None = None) -> str:
+    def _mean(self, name: str, variant: str = "") -> str:
         """{mean:...}: the same without its interval."""
         return self._value(name, variant).partition(" [")[0]
 
-    def _size(self, name: str, variant: str | None = None) -> str:
+    def _size(self, name: str, variant: str = "") -> str:
         """{size:...}: that without its sign."""
         return self._mean(name, variant).lstrip("+-")
 
-    def _extreme(self, name: str, kernel: str, sign: int) -> str:
-        kernels = {each: variant.kernel for each, variant in self.rows.variants.items()}
-        found = self._means(name)
-        trained = [each for each in found.index if each in kernels]
-        mine = [each for each in trained if kernel in ("", kernels[each])]
-        if kernel == "linear":
-            mine = [each for each in trained if kernels[each] != "softmax"]
-        if not mine:
-            raise Missing(name)
-        best = (sign * found.loc[mine, "mean"]).idxmin()
-        return f"{in_words(self.rows.variants[str(best)])}, {self._value(name, str(best))}"
-
-    def _lowest(self, name: str, kernel: str = "") -> str:
+    def _lowest(self, name: str, kernel: str = "", sign: int = 1) -> str:
         """{lowest:QUANTITY} or {highest:QUANTITY/KERNEL}: the variant with the least or largest mean, and its value.
 
         "linear" for a kernel is any but softmax attention.
         """
-        return self._extreme(name, kernel, 1)
+        found, variants = self._means(name), self.rows.variants
+
+        def fits(variant: VariantRecord) -> bool:
+            return kernel in ("", variant.kernel) or (kernel == "linear" and not is_softmax(variant))
+
+        mine = [each for each in found.index if each in variants and fits(variants[each])]
+        if not mine:
+            raise Missing(name)
+        best = str((sign * found.loc[mine, "mean"]).idxmin())
+        return f"{in_words(variants[best])}, {self._value(name, best)}"
 
     def _highest(self, name: str, kernel: str = "") -> str:
-        return self._extreme(name, kernel, -1)
+        return self._lowest(name, kernel, sign=-1)
 
     def _count(self, pattern: str) -> str:
         """{count:GLOB}: of the measured claims with such keys, how many are supported of how many."""
@@ -244,6 +239,12 @@ def ranking(rows: Rows) -> dict[str, float]:
     return dict(zip(ordered["variant"], ordered["mean"].astype(float), strict=True))
 
 
+def first_look(rows: Rows) -> list[str]:
+    """Of each kernel the best variant, and softmax attention without positions."""
+    best_of = {rows.variants[name].kernel: name for name in reversed(ranking(rows))}
+    return [*best_of.values(), *({"softmax-none"} & rows.variants.keys())]
+
+
 def best(rows: Rows) -> str:
     """Which variant ends best, and how far behind the best of the other kind of attention is."""
     comparison, means = rows.comparison, ranking(rows)
@@ -251,7 +252,7 @@ def best(rows: Rows) -> str:
         return ""
     first, *rest = (rows.variants[name] for name in means)
     better, worst = ("lowest", "highest") if comparison.objective.better == "lower" else ("highest", "lowest")
-    nearest = next((each for each in rest if (each.kernel == "softmax") != (first.kernel == "softmax")), None)
+    nearest = next((each for each in rest if is_softmax(each) != is_softmax(first)), None)
     said = f"{in_words(first)} ends {better}, at {in_figures(means[first.name], comparison)}"
     if nearest is not None:
         kind = "softmax variant" if nearest.kernel == "softmax" else "linear variant"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from experiments.cli import main
 from experiments.judge.curves import read_curves
-from experiments.judge.statistics import summarise
+from experiments.records.files import write_json
 from experiments.records.record import read_comparison
 from experiments.report.report import result_table, write_report
 from experiments.studies.registry import STUDIES
@@ -38,11 +38,6 @@ def fails(rows):
 
 
 STUDY = Study("made-up", "What <is> asked?", "So.", "All else.", lambda *_: [], figures=[FIGURE], tables=[TABLE])
-
-
-def tables(root):
-    comparison = read_comparison(root)
-    return summarise(root, comparison), comparison
 
 
 SCRIPTS = 4
@@ -79,28 +74,44 @@ def files_of(root):
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_everything_is_rebuilt_alike_from_the_files(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after")
-    records = set(files_of(root))
+@pytest.fixture(scope="module")
+def reported(make_comparison, tmp_path_factory):
+    """A comparison with its report, to be read or copied."""
+    root = make_comparison(tmp_path_factory.mktemp("reported"), "elu+1-none")
     write_report(root, STUDY)
+    return root
+
+
+def test_everything_is_rebuilt_alike_from_the_files(reported, tmp_path):
+    root = shutil.copytree(reported, tmp_path / "copy")
     made = files_of(root)
-    names = {str(path.relative_to(root)) for path in set(made) - records}
-    assert names == {"curves.csv", "summary.csv", "report.md", "report.html"} | {
-        f"figures/a-figure.{form}" for form in ("png", "svg")
-    }
-    for name in names:
-        (root / name).unlink()
+    for path in root.iterdir():
+        if path.suffix in (".csv", ".md", ".html"):
+            path.unlink()
+    shutil.rmtree(root / "figures")
     assert write_report(root, STUDY) == root / "report.html"
+    assert files_of(root) == made
+    # What cannot be drawn leaves the old report.
+    with pytest.raises(ValueError, match="for the test"):
+        write_report(root, dataclasses.replace(STUDY, figures=[FIGURE, {"kind": f"{HERE}:fails"} | WORDS]))
     assert files_of(root) == made
 
 
-def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none")
-    write_report(root, STUDY)
-    curves, summary = pd.read_csv(root / "curves.csv"), pd.read_csv(root / "summary.csv")
+def test_a_report_has_the_tables_of_the_contract_and_holds_all_it_shows(reported):
+    curves, summary = pd.read_csv(reported / "curves.csv"), pd.read_csv(reported / "summary.csv")
     assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
     assert list(summary.columns[:7]) == ["variant", "metric", "unit", "n", "mean", "low", "high"]
-    pd.testing.assert_frame_equal(curves, read_curves(root, read_comparison(root)), check_dtype=False)
+    pd.testing.assert_frame_equal(curves, read_curves(reported, read_comparison(reported)), check_dtype=False)
+
+    page = Page((reported / "report.html").read_text())
+    sources = [value for name, value in page.attributes if name in ("src", "href", "srcset")]
+    assert sum(source.startswith("data:image/png;base64,") for source in sources) == 1
+    for source in sources:  # what is no part of the page is a file beside it
+        assert source.startswith(("data:", "#")) or (reported / source).is_file()
+    assert {source for source in sources if source.endswith(".csv")} == {"curves.csv", "summary.csv"}
+    anchors = {value for name, value in page.attributes if name == "id"}
+    assert {source[1:] for source in sources if source.startswith("#")} <= anchors
+    assert len((reported / "report.html").read_bytes()) < 4e6
 
 
 FAILED = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
@@ -172,19 +183,6 @@ def test_html_escapes_what_comes_from_files(make_comparison, tmp_path):
     assert r"x\|y" in markdown
 
 
-def test_the_page_holds_all_it_shows(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none")
-    page = Page(write_report(root, STUDY).read_text())
-    sources = [value for name, value in page.attributes if name in ("src", "href", "srcset")]
-    assert sum(source.startswith("data:image/png;base64,") for source in sources) == 1
-    for source in sources:  # what is no part of the page is a file beside it
-        assert source.startswith(("data:", "#")) or (root / source).is_file()
-    assert {source for source in sources if source.endswith(".csv")} == {"curves.csv", "summary.csv"}
-    anchors = {value for name, value in page.attributes if name == "id"}
-    assert {source[1:] for source in sources if source.startswith("#")} <= anchors
-    assert len((root / "report.html").read_bytes()) < 4e6
-
-
 @pytest.mark.parametrize("uses_data", [True, False])
 def test_data_notes_stand_once_above_the_figures_of_the_data(make_comparison, tmp_path, uses_data):
     root = make_comparison(tmp_path, "elu+1-none")
@@ -208,13 +206,6 @@ def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tm
     assert "2 of 3" in text
     assert "elu+1-none: 1 of 3 failed: seed 2: why [not]" in text
     assert re.search(r"\[\d\.\d{3}, \d\.\d{3}\]", text)
-
-
-def test_a_directory_that_is_no_comparison_is_refused_in_one_line(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no comparison\.json; give the directory that `run` wrote"):
-        write_report(tmp_path / "absent", STUDY)
-    with pytest.raises(ValueError, match=r"holds no comparison\.json"):
-        result_table(tmp_path)
 
 
 NASTY = "<script>alert('$x$ & y')</script>"
@@ -251,7 +242,9 @@ def test_names_of_variants_are_nothing_but_text_in_page_and_figures(make_compari
 
 def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_path):
     fates = {("elu+1-none", 0): ("failed", "bell \a, turned \u202e, \x1b[31m")}
-    root = make_comparison(tmp_path, "elu+1-none", fates=fates, notes=["SURROGATE", "n" * 10000])
+    data = [{"name": "d", "sha256": "a`b", "source": "s", "note": "", "bytes": 1, "splits": {}}]
+    other = {"notes": ["SURROGATE", "n" * 10000], "command": "run\n```\n<b>", "data": data}
+    root = make_comparison(tmp_path, "elu+1-none", fates=fates, **other)
     comparison = (root / "comparison.json").read_text().replace("SURROGATE", r"half \ud800")
     (root / "comparison.json").write_text(comparison)
     html = write_report(root, STUDY).read_text()
@@ -260,31 +253,17 @@ def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_p
         assert text in html
         assert text.replace("\\", "\\\\") in markdown or text in markdown
     assert not set("\a\x1b\u202e") & set(html + markdown)
+    assert "\n````\nrun\n```\n<b>\n````\n" in markdown, "code holds what would end it"
+    assert "sha256 `` a`b ``." in markdown
     console = Console(width=100, file=io.StringIO())
     console.print(result_table(root))
     assert r"bell \x07" in console.file.getvalue()
 
 
-def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
-    data = [{"name": "d", "sha256": "a`b", "source": "s", "note": "", "bytes": 1, "splits": {}}]
-    root = make_comparison(tmp_path, "elu+1-none", command="run\n```\n<b>", data=data)
-    write_report(root, STUDY)
-    markdown = (root / "report.md").read_text()
-    assert "\n````\nrun\n```\n<b>\n````\n" in markdown
-    assert "sha256 `` a`b ``." in markdown
-
-
-@pytest.fixture(scope="module")
-def reported(make_comparison, tmp_path_factory):
-    """A comparison with its report, to be copied."""
-    root = make_comparison(tmp_path_factory.mktemp("reported"), "elu+1-none")
-    write_report(root, STUDY)
-    return root
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("comparison.json", False, "holds no comparison.json; give the directory that `run` wrote"),
         ("comparison.json", "", "comparison.json is not JSON"),
         ("elu+1-none/seed0/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
         ("elu+1-none/seed0/status.json", '{"state": "lost"}', "status.json at $.state: invalid enum value 'lost'"),
@@ -296,9 +275,10 @@ def reported(make_comparison, tmp_path_factory):
 )
 def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_path, capsys, name, content, message):
     root = shutil.copytree(reported, tmp_path / "copy")
-    if content is None:
+    if not content and content != "":
         (root / name).unlink()
-        (root / name).mkdir()
+        if content is None:
+            (root / name).mkdir()
     else:
         (root / name).write_text(content)
     before = files_of(root)
@@ -310,19 +290,10 @@ def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_pa
     assert files_of(root) == before
 
 
-def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(reported, tmp_path):
-    root = shutil.copytree(reported, tmp_path / "copy")
-    before = files_of(root)
-    with pytest.raises(ValueError, match="for the test"):
-        write_report(root, dataclasses.replace(STUDY, figures=[FIGURE, {"kind": f"{HERE}:fails"} | WORDS]))
-    assert files_of(root) == before
-
-
 def test_what_happened_to_a_run_on_the_way_is_told_with_its_log(make_comparison, tmp_path, no_pictures):
     root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("failed", "why")})
     notes = ["checkpoint step00000012 is damaged and was passed over: <why>", "resumed at step 8"]
-    status = root / "elu+1-none" / "seed1" / "status.json"
-    status.write_text(json.dumps({"state": "done", "reason": None, "notes": notes}))
+    write_json(root / "elu+1-none" / "seed1" / "status.json", {"state": "done", "reason": None, "notes": notes})
     (root / "elu+1-none" / "seed2" / "log.txt").touch()
     text, _ = written(root)
     assert f"elu+1-none, seed 1: {notes[0]}; {notes[1]}" in text
