@@ -64,15 +64,15 @@ def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
     seeds = finished_seeds(summary)
     data: dict[str, dict[str, Any]] = {}
     for split, words in SPLITS.items():
-        shown = plotted(curves, split, comparison)
-        rows = curves[(curves["split"] == split) & (curves["metric"] == shown.metric)]
+        objective = plotted(curves, split, comparison)
+        rows = curves[(curves["split"] == split) & (curves["metric"] == objective.metric)]
         longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
         found = {
             variant.name: _curve(curves, rows, comparison, variant, seeds.get(variant.name), round(longest / POINTS))
             for variant in comparison.variants
         }
         if drawn := {name: columns for name, columns in found.items() if columns is not None}:
-            data[split] = {"quantity": f"{words} {shown.quantity}", "curves": drawn}
+            data[split] = {"quantity": f"{words} {objective.quantity}", "curves": drawn}
     if not data:
         return None
     first = next(iter(data.values()))["curves"]

@@ -19,7 +19,12 @@ from experiments.show.words import setting
 from experiments.study import Study
 
 SMALL = Figure(
-    **{"stem": "small", "title": "", "caption": "", "quantity": "validation", "x": "step", "x_label": "optimiser step"},
+    stem="small",
+    title="",
+    caption="",
+    quantity="validation",
+    x="step",
+    x_label="optimiser step",
     only="experiments.show.words:first_look",
     spread="none",
     x_from=0.15,

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from math import inf, isfinite
+from typing import Any
 
 import pandas as pd
 from msgspec.structs import replace
@@ -153,8 +154,8 @@ class Headline:
         means = self._means(name)
         if variant not in means.index:
             raise Missing(f"{name}/{variant}")
-        mean, low, high = means.loc[variant, ["mean", "low", "high"]].astype(float)
-        return with_interval(mean, low, high, self.quantities[name].format)
+        found: Any = means.loc[variant]
+        return with_interval(found["mean"], found["low"], found["high"], self.quantities[name].format)
 
     def _mean(self, name: str, variant: str = "") -> str:
         """{mean:...}: the same without its interval."""
