@@ -284,12 +284,13 @@ class Files:
         source = " and ".join(f"downloaded from {download.url}" for download in self.downloads)
         return [download.fetch() for download in self.downloads], source
 
-    def check(self, path: Path) -> None:
-        """Raises ValueError if ``path`` has a name that ``sha256`` knows, and is another file."""
-        known = self.sha256.get(path.name)
-        if known not in (None, file_sha256(path, self.origin)):
-            reason = f"is damaged or another file (its hash is not sha256:{known})"
-            raise ValueError(f"{self.origin}: {path} {reason}; replace or remove it")
+    def check(self, paths: Sequence[Path]) -> None:
+        """Raises ValueError if one has a name that ``sha256`` knows, and is another file."""
+        for path in paths:
+            known = self.sha256.get(path.name, self.sha256.get(path.name.removesuffix(".gz")))
+            if known not in (None, file_sha256(path, self.origin)):
+                reason = f"is damaged or another file (its hash is not sha256:{known})"
+                raise ValueError(f"{self.origin}: {path} {reason}; replace or remove it")
 
     def _place(self, data_dir: Path | None, name: str) -> Path | None:
         """Raises ValueError if it cannot be told."""

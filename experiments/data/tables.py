@@ -3,7 +3,6 @@
 What is wrong is told with its file and row. Rows are numbered as an editor does: from 1, a header included.
 """
 
-import hashlib
 import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +33,6 @@ class Lines:
     left_out: Counter[str]
     """counts what of files is in no text, in words"""
     member: str | None = None
-    sha256: str | None = None
-    """of the content, unpacked; None: not known"""
 
     def wrong(self, what: str, row: int | None = None) -> ValueError:
         """An error that names the file, the row and what would do."""
@@ -47,11 +44,9 @@ class Lines:
         """The lines, ended by a line feed alone: texts hold other characters that Python takes for ends of lines.
 
         A byte order mark and carriage returns at the ends are left out. Raises ValueError if the file cannot be read
-        (see ``read_content``), has another sha256, is empty or not in UTF-8.
+        (see ``read_content``), is empty or not in UTF-8.
         """
         content = read_content(self.path, origin=self.origin, member=self.member)
-        if self.sha256 not in (None, hashlib.sha256(content).hexdigest()):
-            raise self.wrong(f"it is damaged or another file (the sha256 of its content is not {self.sha256})")
         try:
             text = content.decode()
         except UnicodeDecodeError as error:
@@ -103,7 +98,7 @@ class Tables(Files):
         left_out = Counter[str]()
         files = [Lines(path, self.origin, left_out) for path in paths]
         if paths[0].suffix == ".zip":
-            self.check(paths[0])
+            self.check(paths)
             files = [Lines(paths[0], self.origin, left_out, member) for member in self.forms[-2]]
         tests = [] if len(self.parts) == 3 else files[1:2]
         texts = [column for column in self.columns.values() if column != "label"]
@@ -175,33 +170,22 @@ class Labelled(Triplet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownFiles(Files):
-    """Files of lines whose number and content are known."""
-
-    rows: Sequence[int]
-    """of each file, or of each pair of files"""
-
-    def lines(self, paths: Sequence[Path], left_out: Counter[str]) -> list[Lines]:
-        names = self.forms[-1]
-        return [
-            Lines(path, self.origin, left_out, sha256=self.sha256.get(name))
-            for path, name in zip(paths, names, strict=True)
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Triplets(KnownFiles):
+class Triplets(Files):
     """A JSON object a line with texts A, B and C and which is nearer to A as ``label``, in a file for each split.
 
     A single file has no labels: B is the nearer one, exchanged with C in about half of the rows, and it is cut 80/10/10
     by A.
     """
 
+    rows: Sequence[int]
+    """of each file"""
+
     def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
         """Raises ValueError if a file cannot be had, or is not as it should be."""
         paths, source = self.get(data_dir)
         left_out = Counter[str]()
-        files = self.lines(paths, left_out)
+        self.check(paths)
+        files = [Lines(path, self.origin, left_out) for path in paths]
         kind = Labelled if len(files) > 1 else Triplet
         frames = [_triplets(file, rows, kind) for file, rows in zip(files, self.rows, strict=True)]
         splits = list(map(mixed, frames)) if len(frames) > 1 else cut(_swapped(frames[0]), ["text"], (0.8, 0.1, 0.1))
@@ -236,12 +220,14 @@ def _swapped(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translations(KnownFiles):
+class Translations(Files):
     """Pairs of files, source and target, a sentence a line: the last pair for testing, the one before for validation.
 
     Pairs with an empty side are left out.
     """
 
+    rows: Sequence[int]
+    """of each pair of files"""
     language: str = ""
     """of the targets, as in ISO 639-1; BLEU of some needs another tokenizer"""
     escaped: bool = False
@@ -253,7 +239,8 @@ class Translations(KnownFiles):
 
         paths, source = self.get(data_dir)
         left_out = Counter[str]()
-        files = self.lines(paths, left_out)
+        self.check(paths)
+        files = [Lines(path, self.origin, left_out) for path in paths]
         pairs = [self._pairs(*pair) for pair in zip(files[::2], files[1::2], self.rows, strict=True)]
         splits = [pd.concat(pairs[:-2]), *pairs[-2:]]
         return examples_of(self.name, splits, source, self.note + told(left_out), language=self.language)

@@ -103,7 +103,7 @@ class ZippedSplits(Files):
 
     def load(self, data_dir: Path | None, _: Path | None = None) -> Corpus:
         (path,), source = self.get(data_dir)
-        self.check(path)
+        self.check([path])
         splits = (np.frombuffer(read_content(path, None, self.origin, member), np.uint8) for member in self.members)
         return corpus_of_splits(self.name, splits, source, self.note)
 
@@ -124,8 +124,8 @@ class Documents(Files):
         Raises ValueError if an archive is not as it should be, or they hold another number of texts.
         """
         counts = Counter[str]()
+        self.check(paths)
         for path in paths:
-            self.check(path)
             for match, content in members_of(path, re.compile(self.pattern), self.origin):
                 counts[match["counted"]] += 1
                 try:

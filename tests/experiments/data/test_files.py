@@ -42,34 +42,25 @@ def test_what_is_damaged_or_no_file_is_refused_at_once(tmp_path):
     encrypted = bytearray(good)
     encrypted[6] |= 1
     encrypted[good.index(b"PK\x01\x02") + 8] |= 1
-    for name, content in {
-        "not.gz": TEXT,
-        "cut.gz": packed[: len(packed) // 2],
-        "changed.gz": packed[:20] + bytes([packed[20] ^ 255]) + packed[21:],
-        "not.zip": TEXT,
-        "encrypted.zip": bytes(encrypted),
-        "changed.zip": good.replace(TEXT[:20], TEXT[:20].upper(), 1),
-        "file": b"",
-    }.items():
-        (tmp_path / name).write_bytes(content)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
-    for path, reason in (
-        ("not.gz", "Not a gzipped file"),
-        ("cut.gz", ".*ended before"),
-        ("changed.gz", ""),
-        ("not.zip", ".*not a zip file"),
-        ("encrypted.zip", ".*encrypted"),
-        ("changed.zip", "Bad CRC-32"),
-        ("absent", "No such file"),
-        (".", "it is a directory"),
-        ("pipe", "it is not a regular file"),
-        ("/dev/zero", "it is not a regular file"),
-        ("loop", "Too many levels of symbolic links"),
-        ("x" * 300, "File name too long"),
-        ("a\0b", ".*embedded null"),
-        ("file/below", "Not a directory"),
+    for path, content, reason in (
+        ("not.gz", TEXT, "Not a gzipped file"),
+        ("cut.gz", packed[: len(packed) // 2], ".*ended before"),
+        ("changed.gz", packed[:20] + bytes([packed[20] ^ 255]) + packed[21:], ""),
+        ("not.zip", TEXT, ".*not a zip file"),
+        ("encrypted.zip", bytes(encrypted), ".*encrypted"),
+        ("changed.zip", good.replace(TEXT[:20], TEXT[:20].upper(), 1), "Bad CRC-32"),
+        ("absent", None, "No such file"),
+        (".", None, "it is a directory"),
+        ("pipe", None, "it is not a regular file"),
+        ("/dev/zero", None, "it is not a regular file"),
+        ("loop", None, "Too many levels of symbolic links"),
+        ("x" * 300, None, "File name too long"),
+        ("a\0b", None, ".*embedded null"),
     ):
+        if content is not None:
+            (tmp_path / path).write_bytes(content)
         with pytest.raises(ValueError, match=rf"(?s)^--data-file: .* cannot be read \({reason}.*\); give one file"):
             read_content(tmp_path / path)
 
@@ -123,11 +114,6 @@ def test_a_header_of_a_terabyte_is_refused_at_once(tmp_path, kind, name):
     path = write(tmp_path / "bomb.tar.gz", gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20)))
     with pytest.raises(ValueError, match=r"^mine: .*bomb\.tar\.gz cannot be read \(.*; replace or remove it"):
         members(path)
-
-
-def test_what_is_no_archive_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Not a gzipped file"):
-        members(write(tmp_path / "text.tar.gz", TEXT))
 
 
 def test_the_data_directory_is_the_argument_or_else_the_environment_s(tmp_path, monkeypatch):
