@@ -125,11 +125,6 @@ def load_newest_checkpoint(
     return None, notes
 
 
-def averaged_steps(steps: int, every: int, count: int) -> list[int]:
-    """The last ``count`` steps, 2 or more, of whose checkpoints there is a mean; fewer where there were not as many."""
-    return [*range(every, steps, every)[-(count - 1) :], steps]
-
-
 def averaged_weights(
     directory: Path, model: nn.Module, *, steps: int, every: int, count: int
 ) -> tuple[dict[str, Any], int]:
@@ -148,12 +143,11 @@ def averaged_weights(
     Raises:
         ValueError, OSError: the last one is not there or damaged.
     """
-    *wanted, _ = averaged_steps(steps, every, count)
     newest = read_checkpoint(checkpoint_path(directory, steps)).model
     names = dict(model.named_parameters(remove_duplicate=False))
     sums = {name: newest[name].double() for name in names}
     found = 1
-    for step in wanted:
+    for step in range(every, steps, every)[-(count - 1) :]:
         with suppress(ValueError, OSError):
             weights = read_checkpoint(checkpoint_path(directory, step)).model
             sums = {name: total + weights[name] for name, total in sums.items()}

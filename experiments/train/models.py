@@ -148,12 +148,6 @@ def mlp_width(config: ModelConfig) -> int | None:
     return config.mlp_ratio * config.dim - round(added / (2 * config.dim + 1)) if added > 0.01 * block else None
 
 
-def shares_positions(position: str) -> bool:
-    """Whether all blocks have one position encoding with weights, as FLOATER."""
-    encoding = find_position(position)
-    return not isinstance(encoding, InAttention) and issubclass(encoding, BlockPositions)
-
-
 def _has_weights(encoding: PositionEncoding) -> bool:
     """Whether positions of this kind can add weights to the blocks."""
     if isinstance(encoding, InAttention):
