@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -16,11 +14,9 @@ from safetensors.torch import load_file
 from experiments.cli import main
 from experiments.commands.plan import make_plan, nothing_to_do
 from experiments.config import Config
-from experiments.console import make_console
 from experiments.data.registry import load_data
 from experiments.options import as_words
 from experiments.presets import get_preset
-from experiments.records.lock import only_one_run
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES
 from experiments.train.objectives import NextByte
@@ -124,28 +120,6 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert set(first) <= set(second)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
-)
-def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status):
-    out = tmp_path / "stopped"
-    command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--steps", "100000"]
-    command += ["--variants", "softmax-none", "--out", str(out)]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
-    metrics = out / "softmax-none" / "seed0" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while (not metrics.exists() or len(metrics_rows(metrics)) < 3) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert "the same command goes on from the last checkpoints" in output
-    assert f"--variants softmax-none --out {out}" in output
-    assert run_status(out, "softmax-none", 0).reason.startswith("stopped at step")
-    assert list((out / "softmax-none" / "seed0" / "checkpoint").iterdir())
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     # Weights of about 1e30 overflow float32 in the first update's loss.
@@ -180,21 +154,6 @@ def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
 def test_the_peer_and_other_settings_run(tmp_path, variants, words, told):
     assert quick_run(tmp_path / "out", "--variants", variants, *words.split()) == 0
     assert told in (tmp_path / "out" / "report.md").read_text()
-
-
-@pytest.mark.usefixtures("no_pictures")
-@pytest.mark.slow
-def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(tmp_path, capsys):
-    out = tmp_path / "locked"
-    assert quick_run(out, "--variants", "softmax-none") == 0
-    for dry in ([], ["--dry-run"]):
-        with only_one_run(out, make_console()):
-            assert quick_run(out, "--variants", "softmax-none", *dry) == 2
-        assert f"process {os.getpid()} on" in capsys.readouterr().err
-    assert quick_run(out, "--variants", "softmax-none") == 0
-    (out / "elsewhere").symlink_to("/tmp")
-    assert quick_run(out, "--variants", "softmax-none", "--dry-run") == 2
-    assert "elsewhere is a link to /tmp" in capsys.readouterr().err
 
 
 @pytest.mark.slow

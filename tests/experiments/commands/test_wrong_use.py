@@ -12,7 +12,7 @@ from experiments.cli import main
 from experiments.commands import catalogue, describe
 from experiments.config import SETTINGS, Config
 from experiments.data.registry import DATA_SETS
-from experiments.records.store import check_directory, make_directory
+from experiments.records.store import make_directory
 from linear_rope import registry
 
 FILES = {
@@ -182,13 +182,3 @@ def test_what_could_not_be_made_leaves_nothing_of_its_directories(tmp_path, monk
     with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\)"):
         make_directory(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_with_hidden_files_only_is_as_good_as_empty(tmp_path):
-    (tmp_path / ".gitkeep").touch()
-    check_directory(tmp_path)
-    (tmp_path / "report.md").touch()
-    with pytest.raises(ValueError, match=r"holds 'report.md' and no comparison.json"):
-        check_directory(tmp_path)
-    (tmp_path / "comparison.json").touch()
-    check_directory(tmp_path)
