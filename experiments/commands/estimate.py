@@ -2,7 +2,6 @@
 
 import dataclasses
 import statistics
-import time
 import timeit
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,8 +29,6 @@ from experiments.train.steps import Steps
 from experiments.train.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant
 from linear_rope.ops.linear import native, triton_form
-
-MEASURING_SECONDS = 3
 
 
 def print_head(console: Console, comparison: Comparison, corpus: Data, place: Place) -> None:
@@ -90,22 +87,14 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
 
 
 def estimated_seconds(
-    variants: Iterable[Variant],
-    config: Config,
-    objective: Objective,
-    device: torch.device,
-    measuring_seconds: float = MEASURING_SECONDS,
+    variants: Iterable[Variant], config: Config, objective: Objective, device: torch.device
 ) -> dict[str, float]:
-    """Seconds of a run of each variant, by name, from trial steps now.
-
-    After ``measuring_seconds`` one that differs from a measured one in its learning rate alone is taken to be as fast.
-    """
-    begun, measured = time.monotonic(), dict[tuple[str, str, Config], float]()
-    found = {}
+    """Seconds of a run of each variant, by name, from trial steps now; with another learning rate it is as fast."""
+    measured, found = dict[tuple[str, str, Config], float](), dict[str, float]()
     for variant in variants:
         own = variant.config(config)
         alike = (variant.kernel, variant.position, dataclasses.replace(own, learning_rate=config.learning_rate))
-        if alike not in measured or time.monotonic() - begun < measuring_seconds:
+        if alike not in measured:
             measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
         found[variant.name] = measured[alike]
     return found

@@ -178,7 +178,7 @@ class _Driver:
         names = [name for name in each.variants if name not in known]
         if jobs and names:
             variants, config = map(get_variant, names), self.config(each.task)
-            known |= estimated_seconds(variants, config, self.objective(each.task), self.device, math.inf)
+            known |= estimated_seconds(variants, config, self.objective(each.task), self.device)
         limit = limit or TimeLimit(math.inf)
         limit.of_run, limit.steps = known.copy(), self.config(each.task).steps
         return limit

@@ -21,7 +21,7 @@ def test_only_variants_that_differ_in_nothing_but_their_learning_rate_are_taken_
     others = [f"{ROPE}@{s}" for s in ("decay=gate", "decay=gate@local_conv=4", "dim=64", "qk_norm=yes")]
     rates = [f"{name}@learning_rate=0.1" for name in (ROPE, *others)]
     variants = parse_variants(",".join([ROPE, *others, *rates]))
-    found = estimate.estimated_seconds(variants, config, next_byte(config), torch.device("cpu"), measuring_seconds=0)
+    found = estimate.estimated_seconds(variants, config, next_byte(config), torch.device("cpu"))
     assert measured == [ROPE, *others]
     assert [found[name] for name in rates] == [found[name] for name in (ROPE, *others)]
     assert len({*found.values()}) == len(others) + 1

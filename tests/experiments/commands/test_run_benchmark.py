@@ -9,7 +9,6 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands import run_benchmark as driver
-from experiments.commands import run_training
 from experiments.console import command_line
 from experiments.objects import Job, Run
 from experiments.records.files import write_json
@@ -236,27 +235,6 @@ def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys)
     assert {*pd.read_parquet(packed / "copying" / "longer.parquet")["variant"]} == {"softmax-rope", "elu+1-none"}
     # Rates that are only packed are found.
     assert "softmax-rope@learning_rate=0.01 seed 0: done" in run("there", "--task=language-check", one)
-
-
-@pytest.mark.slow
-def test_a_study_starts_no_run_that_there_is_no_time_for(tmp_path, capsys, monkeypatch):
-    """The first run fits by its estimate, the second does not."""
-    estimates = {"softmax-rope": 0.001, "elu+1-none": 1e6}
-    known = lambda variants, *_: {each.name: estimates.get(each.name, 1e6) for each in variants}  # noqa: E731
-    monkeypatch.setattr(run_training, "estimated_seconds", known)
-    words = ["run", "convergence", "--preset", "smoke", "--steps=2", "--variants", "softmax-rope,elu+1-none"]
-    words += ["--out", str(tmp_path / "out"), "--workers=1"]
-    with undrawn():
-        assert main([*words, "--for", "10h"]) == 0
-    said = capsys.readouterr().out
-    assert "softmax-rope seed 0: done" in said
-    assert "elu+1-none seed 0: started" not in said
-    assert "1 runs are left that there was no time for (--for), about 11.6 days one at a time" in said
-    with undrawn():  # nor a trial of a learning rate, which takes as long as the variant with any other
-        assert main([*words, "--out", str(tmp_path / "tuned"), "--for", "10h", "--learning-rates", "1e-3,2e-3"]) == 0
-    said = capsys.readouterr().out
-    assert "softmax-rope@learning_rate=0.001 seed 0: done" in said
-    assert "elu+1-none@learning_rate=0.001 seed 0: started" not in said
 
 
 class Here:
