@@ -130,12 +130,8 @@ def get_variant(name: str) -> Variant:
 
     Raises ValueError that names what is unknown, or does not fit the variant, and lists what there is.
     """
-    return _get_variant(name, _from_outside())
-
-
-def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
     base, *parts = name.split("@")
-    variant = _without_settings(base, outside)
+    variant = _without_settings(base)
     settings: dict[str, Any] = {}
     for part in parts:
         setting, equals, text = part.partition("=")
@@ -164,11 +160,12 @@ def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
     )
 
 
-def _without_settings(name: str, outside: dict[str, Variant]) -> Variant:
+def _without_settings(name: str) -> Variant:
+    outside = {} if name in VARIANTS else _from_outside()
     if name not in VARIANTS and name not in outside:
         why = _why_not(name)
         raise ValueError(f"--variants: there is no variant {name!r}{why}; {choices(name, [*VARIANTS, *outside])}")
-    variant = VARIANTS[name] if name in VARIANTS else outside[name]
+    variant = outside[name] if name in outside else VARIANTS[name]
     for installed, part in _parts(variant.kernel, variant.position):
         if part in installed:
             installed[part]  # one that cannot be loaded is refused here
@@ -237,9 +234,8 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
     Raises ValueError that names the unknown or repeated one and lists those that exist.
     """
     chosen: dict[str, Variant] = {}
-    outside = _from_outside()
     for name in (part.strip() for part in names.split(",")):
-        variant = _get_variant(name, outside)
+        variant = get_variant(name)
         if name in chosen:
             raise ValueError(f"--variants: {name} is named twice; name each variant once")
         chosen[name] = variant
