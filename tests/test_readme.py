@@ -1,7 +1,6 @@
 """The Python in the README and in docs/ runs as written; its commands, links and numbers are those that exist."""
 
 import csv
-import json
 import re
 import shutil
 from functools import cache
@@ -167,30 +166,6 @@ def test_every_share_and_decimal_in_the_readme_is_one_of_a_page_that_its_row_or_
         assert found <= there, (found - there, entry)
         said += len(found)
     assert said >= 25
-
-
-def test_every_page_says_of_how_many_variants_the_rate_is_at_the_edge_of_its_grid():
-    """Until the grids go on: such a variant may do better at a rate beyond."""
-    said = 0
-    for path, text in FINDINGS.items():
-        edges = []
-        for folder in dict.fromkeys(re.findall(r"\]\([./]*(results/reference/[\w-]+)\)", text)):
-            record = json.loads((PROJECT / folder / "comparison.json").read_text())
-            grid = re.search(r"--learning-rates (\S+)", record["command"])
-            if grid and "findings" in path.parts:
-                rates = sorted(map(float, grid[1].split(",")))
-                variants = record["variants"]
-                chosen = [
-                    v.get("settings", {}).get("learning_rate", record["config"]["learning_rate"]) for v in variants
-                ]
-                counts = {"highest": chosen.count(rates[-1]), "lowest": chosen.count(rates[0])}
-                edges += [(str(count), str(len(chosen)), end) for end, count in counts.items() if count]
-        paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-        sentence = next((each for each in paragraphs if "Rates at the edge of their grid" in each), "")
-        found = re.findall(r"(\d+) of (\d+) at the (highest|lowest)", sentence)
-        assert sorted(found) == sorted(edges), path.name
-        said += len(found)
-    assert said > 20
 
 
 def test_the_table_of_speed_is_the_report_s(report_of):
