@@ -1,6 +1,5 @@
 """The options of ``run``, and the one way from words, a file or keywords to them."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Annotated, Any, Literal, get_origin
 
 from msgspec import Meta
 
-from experiments.config import SETTINGS, Config, kinds_of, value_of
+from experiments.config import SETTINGS, Config, kinds_of, read_toml, value_of
+from experiments.errors import why
 from experiments.extensions import choices, load_plugin
-from experiments.records.files import read_file
 from experiments.records.record import read_record
 from experiments.records.schema import Comparison
 
@@ -18,8 +17,6 @@ ALL = "all"
 """what ``run`` takes for every reference comparison in place of a study's name"""
 BENCHMARK = "benchmark"
 """what it takes for the frozen tasks of the benchmark"""
-LARGEST_FILE = 2**24
-"""bytes of a --config file"""
 
 Device = Literal["auto", "cpu", "cuda"]
 Count = Annotated[int, Meta(ge=1, le=4096)]
@@ -188,12 +185,11 @@ def as_words(values: Mapping[str, Any]) -> list[str]:
 def _from_file(path: Path) -> dict[str, Any]:
     """What a --config file gives. Raises ValueError that names it and what is wrong in it."""
     remedy = "give a TOML file with options of `run`, or a comparison.json"
-    if path.suffix == ".json":
-        return _of_comparison(read_record(path, Comparison, remedy), path)
     try:
-        return tomllib.loads(read_file(path, remedy, LARGEST_FILE).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"--config {path} is not TOML ({error}); give lines such as steps = 400") from None
+        is_record = path.suffix == ".json"
+        return _of_comparison(read_record(path, Comparison, remedy), path) if is_record else read_toml(path)
+    except OSError as error:
+        raise ValueError(f"--config {path} cannot be read ({why(error)}); {remedy}") from None
 
 
 def _of_comparison(record: Comparison, path: Path) -> dict[str, Any]:

@@ -88,7 +88,7 @@ WRONG_RUNS = [
     ("--config bool.toml", "--config bool.toml: steps is True; give a whole number"),
     ("--config one.toml", "--config one.toml: dry_run is 1; give true or false"),
     ("--config cpuu.toml", "--preset is cpuu, which convergence does not have; did you mean 'cpu'? choose from"),
-    ("--config cut.toml", "--config cut.toml is not TOML"),
+    ("--config cut.toml", "cut.toml is not TOML"),
     ("--dim 130 --heads 4", "not divisible"),
     ("--dim 131072 --layers 10000", "this machine has"),
     ("--context 262144 --batch-size 262144", "batch_size times context is 68,719,476,736 tokens a step; give values"),
