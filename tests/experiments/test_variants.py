@@ -18,7 +18,6 @@ from experiments.variants import (
     is_variant,
     parse_variants,
 )
-from linear_rope import registry
 from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
 SMOKE = get_preset("smoke").config
@@ -103,19 +102,6 @@ def test_unequal_parameters_are_refused_but_a_position_table_is_not():
     check_parameters_match({"a": (1000, 0), "b": (1500, 500)})
     with pytest.raises(ValueError, match="1 %"):
         check_parameters_match({"a": (1000, 0), "b": (1011, 0)})
-
-
-def test_hundreds_of_names_do_not_read_the_installed_packages_again_and_again(monkeypatch):
-    read = []
-
-    def entry_points(**group):
-        read.append(group)
-        return []
-
-    monkeypatch.setattr(registry, "entry_points", entry_points)
-    registry.forget_packages()
-    assert len(parse_variants(",".join(f"favor+-none@num_features={2 * n + 2}" for n in range(600)))) == 600
-    assert len(read) <= 3
 
 
 @pytest.mark.parametrize(
