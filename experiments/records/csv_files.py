@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.records.files import is_there, read_file, wrong_file
+from experiments.records.files import read_file, wrong_file
 from experiments.records.parquet import pyarrow, read_texts
 
 REMEDY = "remove it, or run the comparison again to measure it anew"
@@ -33,7 +33,7 @@ number = partial(Column, float)
 def find_table(path: Path) -> Path | None:
     """The CSV file, or the Parquet file in its place where results are packed; None if there is neither."""
     packed = path.with_suffix(".parquet")
-    return path if is_there(path) else packed if packed.exists() else None
+    return path if path.exists() else packed if packed.exists() else None
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -4,16 +4,14 @@ A comparison writes inside its own directory only, wherever links in it lead.
 """
 
 import errno
-import gzip
 import io
 import json
 import os
 import re
 import stat
-import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 LARGEST_RECORD = 2**30
 """bytes of a file that is read whole; the largest of a comparison, a long run's metrics, has some megabytes"""
@@ -37,31 +35,8 @@ def wrong_file(where: str, problem: str, remedy: str) -> ValueError:
     return ValueError(visible(" ".join(f"{where} {problem}; {remedy}".split())))
 
 
-def compressed(path: Path) -> Path:
-    """Where a file is if it is kept compressed, as long ones of committed references are: gzip adds ``.gz``."""
-    return path.with_name(f"{path.name}.gz")
-
-
-def is_there(path: Path) -> bool:
-    """Whether there is such a file, or a compressed one."""
-    return path.exists() or compressed(path).exists()
-
-
 def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
-    """The content of a file, or of the compressed one in its place.
-
-    Raises ValueError if it is not a regular file (a pipe never ends), too large, or damaged.
-    """
-    if not path.exists() and compressed(path).exists():
-        path = compressed(path)
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(read_file(path, remedy, largest))) as file:
-                content = file.read(largest + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise wrong_file(str(path), f"cannot be unpacked ({error})", remedy) from None
-        if len(content) > largest:
-            raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
-        return content
+    """The content of a file. Raises ValueError if it is not a regular file (a pipe never ends), or too large."""
     try:
         # Without waiting for the other end, if it is a pipe.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
@@ -82,33 +57,20 @@ def check_links(directory: Path) -> None:
     Raises:
         ValueError: a link leads out of it, or something is neither a file nor a directory (a pipe never ends).
     """
-    places = [os.fspath(directory)]
+    top, places = os.path.realpath(directory), [os.fspath(directory)]
     while places:
         # Another process may be at work here, and what it removes is no longer there.
         with suppress(FileNotFoundError), os.scandir(places.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    check_link(entry, directory)
+                    target = os.path.realpath(entry.path)
+                    if not Path(target).is_relative_to(top):
+                        told = "remove the link, or move what it leads to into its place"
+                        raise ValueError(f"{entry.path} is a link to {target}, outside of {directory}; {told}")
                 elif entry.is_dir(follow_symlinks=False):
                     places.append(entry.path)
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     raise ValueError(f"{entry.path} is neither a file nor a directory; remove it")
-
-
-def check_link(link: os.PathLike[str], directory: Path) -> None:
-    """Raises ValueError if a link leads out of a directory."""
-    target = os.path.realpath(link)
-    if not Path(target).is_relative_to(os.path.realpath(directory)):
-        raise ValueError(
-            f"{os.fspath(link)} is a link to {target}, outside of {directory}; remove the link, or move what it "
-            "leads to into its place"
-        )
-
-
-def create(path: Path) -> BinaryIO:
-    """A new file open for writing, in the place of what is there, be it a link. Raises OSError."""
-    path.unlink(missing_ok=True)
-    return open(path, "xb")
 
 
 def open_to_append(path: Path) -> io.FileIO:
@@ -127,7 +89,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     data = content.encode(errors="replace") if isinstance(content, str) else content
     try:
-        with create(temporary) as file:
+        temporary.unlink(missing_ok=True)  # be it a link
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

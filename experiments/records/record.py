@@ -18,11 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from experiments.records.files import (
-    is_there,
     open_to_append,
     read_file,
     sync_directory,
-    write_atomically,
     write_json,
     wrong_file,
 )
@@ -81,7 +79,7 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[bytes, str, str]]:
 
     An unfinished last line (its writer was killed) is left out.
     """
-    if is_there(path):
+    if path.exists():
         for number, line in enumerate(read_file(path, remedy).split(b"\n")[:-1], start=1):
             yield line, f"{path}, line {number}", f"{remedy} and run again"
 
@@ -217,14 +215,11 @@ class MetricsLog:
         if not writes:
             self._written = {(row.step, row.split): row for row in read_metrics(path)}
             return
-        content = read_file(path, "remove the run's directory and run again") if is_there(path) else None
-        if content is not None and not path.exists():
-            write_atomically(path, content)  # it was kept compressed
+        content = read_file(path, "remove the run's directory and run again") if path.exists() else b""
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
         self._file = open_to_append(path)
-        if content is None:
-            sync_directory(path.parent)
-        elif content and not content.endswith(b"\n"):
+        sync_directory(path.parent)
+        if content and not content.endswith(b"\n"):
             self._file.truncate(content.rfind(b"\n") + 1)
             note(f"an unfinished last line of {path.name} was dropped")
 

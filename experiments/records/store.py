@@ -1,6 +1,5 @@
 """A comparison's directory and its description: what can be added to it, and the notes it gathers."""
 
-import errno
 import os
 import re
 import tempfile
@@ -18,7 +17,7 @@ from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.extensions import choices
 from experiments.records import environment
-from experiments.records.files import is_there, visible
+from experiments.records.files import visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import CONTINUED as CONTINUED
 from experiments.records.schema import Comparison
@@ -33,29 +32,13 @@ DEFAULTS = asdict(Config())
 
 
 def check_directory(root: Path) -> None:
-    """Refuse an --out that no comparison can be in. Makes nothing.
-
-    Raises:
-        ValueError: it cannot be made or written, or it holds something else, which a report would overwrite.
-    """
+    """Raises ValueError if --out is no directory, or one that holds something else, which a report would overwrite."""
     try:
         with suppress(FileNotFoundError):
             (root / f"{'x' * 100}/{'x' * 100}").stat()  # as long as any path of a comparison
-        # Of a path that is not there yet, the system does not look at the rest.
-        nearest = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
-        for name in root.relative_to(nearest).parts:
-            with suppress(FileNotFoundError):
-                (nearest / name).stat()
-        if not nearest.is_dir():
-            raise FileExistsError(errno.EEXIST, f"{nearest} is in the way")
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        names = os.listdir(root) if root.exists() else []
     except (OSError, ValueError) as error:
         raise _cannot_be_written(root, error) from None
-    try:
-        names = os.listdir(root)
-    except OSError:  # not there yet, or not readable; make_directory tells whether it can be written
-        return
     taken = [name for name in names if name in WRITTEN or name in VARIANTS or re.fullmatch(r"[^.].*\.csv", name)]
     if taken and "comparison.json" not in names:
         raise ValueError(
@@ -199,7 +182,7 @@ def check_runs(root: Path, comparison: Comparison) -> None:
             begins_with = made_with.initial_weights_sha256, comparison.initial_weights_of(*run)
             differing += _other_weights(f"{run[0]}/seed{run[1]}", *begins_with)
             refuse_if_differing(directory, differing)
-        elif is_there(directory / "metrics.jsonl"):
+        elif (directory / "metrics.jsonl").exists():
             raise ValueError(f"{directory} has records and no config.json; put it back, or remove the directory")
 
 

@@ -1,25 +1,42 @@
-"""Runs on this machine, several at a time: each in a process of its own, where there are several with its own GPUs."""
+"""Runs on this machine, several at a time, forked from one parent that imports what they need once.
 
+The fork server of multiprocessing needs a socket with a short path, cannot be started by a daemonic process, and gives
+what it starts later the environment of the first. This parent, ``python -m experiments.run.local``, is told what to do,
+and tells how runs ended, line by line.
+"""
+
+import faulthandler
 import itertools
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import traceback
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from experiments.objects import ONE_CORE, Job, Needs, python
+from experiments.records.files import open_to_append
+from experiments.run.loop import UNRECORDED
 from experiments.run.signals import stop_signals_are_blocked
 
 FORKS = sys.platform.startswith("linux")
 """elsewhere a process that has imported PyTorch cannot safely be forked"""
+PRELOADED = ["experiments.train.loop", "experiments.train.chosen_objective", "experiments.data.registry"]
+PRELOADED += ["experiments.run.job", "torch._dynamo"]  # which PyTorch's optimizers import in their first step
+"""imported once for all runs"""
+LOOK_SECONDS = 0.05
 
 
 class Local:
-    """Processes of this machine, whose parent (forks.py) is told what to do, and tells how they ended."""
+    """Processes of this machine; where it has several GPUs, each run has its own."""
 
     def __init__(self, *, workers: int | None = 1, needs: Needs = ONE_CORE) -> None:
         self.room, self._nproc = workers or 1, needs.nproc
@@ -42,7 +59,7 @@ class Local:
         # A terminal sends its signals to all: these wait until a run can heed them.
         with stop_signals_are_blocked():
             parent = subprocess.Popen(
-                [*python(), "-m", "experiments.run.forks"],
+                [*python(), "-m", "experiments.run.local"],
                 # The modules that this process finds: a notebook's plug-in, say.
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.PIPE,
@@ -103,3 +120,67 @@ def _own_gpus(place: int, count: int) -> dict[str, str]:
         return {}
     own = [gpus[(place * count + each) % len(gpus)] for each in range(min(count, len(gpus)))]
     return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+
+
+def serve() -> None:
+    """Do what the standard input says until it ends, which its sender's end does too; then let the runs stop."""
+    for module in PRELOADED:
+        import_module(module)
+    running, rest, is_open = dict[int, int](), b"", True
+    while is_open or running:
+        if is_open and select.select([0], [], [], LOOK_SECONDS)[0]:
+            came = os.read(0, 2**16)
+            *lines, rest = (rest + came).split(b"\n")
+            for line in lines:
+                _do(json.loads(line), running)
+            if not came:
+                is_open = False
+                for process in running.values():
+                    os.kill(process, signal.SIGTERM)
+        for number, process in list(running.items()):
+            ended, status = os.waitpid(process, 0 if not is_open else os.WNOHANG)
+            if ended:
+                del running[number]
+                if is_open:
+                    print(number, os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _do(asked: dict[str, Any], running: dict[int, int]) -> None:
+    number = asked["number"]
+    if "signal" in asked:
+        if number in running:
+            os.kill(running[number], asked["signal"])
+    elif process := os.fork():
+        running[number] = process
+    else:
+        status = 1
+        try:
+            status = _train(Path(asked["directory"]), asked["variables"], asked["is_forked"])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+
+
+def _train(directory: Path, variables: dict[str, str], is_forked: bool) -> int:
+    from experiments.run.job import train_directory
+
+    os.environ.update(variables)
+    try:
+        log = open_to_append(directory / "log.txt")
+    except OSError:
+        return UNRECORDED
+    for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log.fileno()), (2, log.fileno())):
+        os.dup2(descriptor, stream)
+    if not is_forked:
+        command = [*python(), "-m", "experiments", "train", str(directory)]
+        os.execv(command[0], command)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # it writes to its log where it hangs
+    return train_directory(directory)
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):  # nobody is told any more
+        serve()

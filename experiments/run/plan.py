@@ -14,7 +14,6 @@ from msgspec import Struct
 from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.objects import Job, Run
-from experiments.records.files import is_there
 from experiments.records.lock import LEASE
 from experiments.records.record import is_finished, read_record, run_directory, run_rows, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software, State, Status
@@ -153,13 +152,11 @@ def write_status(
 
 def write_that_it_is_trained(directory: Path, now: Software) -> None:
     """Write that a run is being trained from now on with this. Raises OSError if it cannot be written."""
-    has_begun = is_there(directory / "metrics.jsonl")
+    has_begun = (directory / "metrics.jsonl").exists()
     before = _status(directory).trained_with if has_begun else []
-    told = now.unlike(before[-1], "before") if before else ""
     # What a run was begun with that does not say so is not known.
-    is_new = bool(told) or not has_begun
-    note = f"went on with {told}" if told else None
-    write_status(directory, "running", note=note, trained_with=[*before, now] if is_new else before)
+    is_new = before[-1] != now if before else not has_begun
+    write_status(directory, "running", trained_with=[*before, now] if is_new else before)
 
 
 def _status(directory: Path) -> Status:

@@ -1,7 +1,6 @@
 """Everything here provokes faults for real, so it is slow. ``-m "slow and not full"`` runs a sample."""
 
 import csv
-import ctypes
 import os
 import signal
 import subprocess
@@ -9,11 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, Phase
 
-from experiments.records.record import run_status
 from tests.made_up import repeated_rows
 
 PROJECT = Path(__file__).parents[2]
@@ -26,20 +23,12 @@ FUZZING = {
     "phases": [Phase.generate],  # no shrinking: the traceback shows the one change that failed
     "suppress_health_check": list(HealthCheck),
 }
-DROP_CAPABILITY = 24  # PR_CAPBSET_DROP of prctl(2)
-CAPABILITIES_BEYOND_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.slow)
-
-
-def obey_permissions():
-    """Without these capabilities even root is refused what the permissions of a file refuse."""
-    for capability in CAPABILITIES_BEYOND_PERMISSIONS:
-        ctypes.CDLL(None).prctl(DROP_CAPABILITY, capability, 0, 0, 0)
 
 
 class Comparison:
@@ -60,13 +49,11 @@ class Comparison:
         self.command += ["--checkpoint-every", str(self.checkpoint_every), "--evaluation-windows", "24", *options]
         self.process = None
 
-    def start(self, *, as_root=True):
+    def start(self):
         """Start the command in a process group of its own; its output goes to a file."""
+        pipes = {"stderr": subprocess.STDOUT, "start_new_session": True}
         with open(self.output_path, "wb") as output:
-            self.process = subprocess.Popen(
-                self.command, cwd=PROJECT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                preexec_fn=None if as_root else obey_permissions,
-            )  # fmt: skip
+            self.process = subprocess.Popen(self.command, cwd=PROJECT, stdout=output, **pipes)
         return self
 
     @property
@@ -107,10 +94,6 @@ class Comparison:
     def signal_all(self, number):
         os.killpg(self.process.pid, number)
 
-    def workers(self):
-        """The runs' processes: children of the fork server, which is a child of the command."""
-        return [p for p in psutil.Process(self.process.pid).children(recursive=True) if p.ppid() != self.process.pid]
-
     def directory(self, variant):
         return self.out / variant / "seed0"
 
@@ -126,9 +109,6 @@ class Comparison:
 
     def checkpoints(self, variant):
         return sorted((self.directory(variant) / "checkpoint").glob("step*"))
-
-    def status(self, variant):
-        return run_status(self.out, variant, 0)
 
     def results(self):
         """All that must not depend on what happened on the way: the records, the summary, the final weights."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from experiments.records.files import is_there, read_file, write_atomically
+from experiments.records.files import read_file, write_atomically
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
 from experiments.studies.speed.study import COPY, DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
@@ -128,10 +128,10 @@ def read_records(root: Path) -> list[TimeMeasurement | MemoryMeasurement]:
 
 
 def append_record(root: Path, record: Measurement) -> None:
-    """Add a line, on the disk before this returns, to all that is there, packed or not.
+    """Add a line, on the disk before this returns, to all that is there.
 
     What a killed run left of a line is cut off first.
     """
     path = root / RECORDS
-    before = read_file(path, REMEDY) if is_there(path) else b""
+    before = read_file(path, REMEDY) if path.exists() else b""
     write_atomically(path, before[: before.rfind(b"\n") + 1] + msgspec.json.encode(record) + b"\n")

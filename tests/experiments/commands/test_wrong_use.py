@@ -55,7 +55,7 @@ WRONG_USES = [
     ("watch . --every 0", "--every is 0.0; give a number, more than 0, 3,600 or less"),
     ("run nonsense", "choose from convergence, recipe, forgetting"),
     ("run speed --out taken", "holds 'report.md' and no comparison.json"),
-    ("run speed --out dangling", "dangling is in the way"),
+    ("run speed --out dangling", "--out dangling cannot be written (File exists)"),
     (
         "run speed --seeds 2 --steps=3",
         "--seeds, --steps says what is trained, and speed trains nothing; it takes --preset",
@@ -108,7 +108,6 @@ WRONG_RUNS = [
     ("--out file/below", "cannot be written"),
     ("--out taken", "holds 'report.md' and no comparison.json"),
     ("--out loop", "--out loop cannot be written (Too many levels of symbolic links)"),
-    (f"--out new/{'x' * 300} --dry-run", "File name too long"),
     (f"--out {'new/' * 1000}", "File name too long"),
     ("--out a\0\x1b[31mb", r"--out a\x00\x1b[31mb cannot be written ("),
     ("--out \ud800", r"--out \ud800 cannot be written"),

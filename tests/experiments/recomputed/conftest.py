@@ -4,7 +4,6 @@ Nothing of the suite's statistics, tables or readers is used here, so that both 
 """
 
 import csv
-import gzip
 import io
 import json
 import math
@@ -31,12 +30,6 @@ def student_t(degrees):
     return stats.t.isf(0.025, degrees)
 
 
-def text_of(path):
-    """The text of a file, or of the packed one in its place."""
-    packed = path.with_name(f"{path.name}.gz")
-    return (path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())).decode()
-
-
 class Records:
     """The files of a comparison, and the numbers that follow from them."""
 
@@ -53,7 +46,7 @@ class Records:
         for variant in self.variants:
             for seed in self.seeds:
                 run = root / variant / f"seed{seed}"
-                lines = text_of(run / "metrics.jsonl").splitlines()
+                lines = (run / "metrics.jsonl").read_text().splitlines()
                 self.rows[variant, seed] = [json.loads(line) for line in lines]
                 self.states[variant, seed] = json.loads((run / "status.json").read_text())["state"]
 
@@ -178,7 +171,7 @@ class Report:
         packed = (self.root / name).with_suffix(".parquet")
         if packed.exists():
             return parquet.read_table(packed).to_pylist()
-        with io.StringIO(text_of(self.root / name), newline="") as file:
+        with io.StringIO((self.root / name).read_text(), newline="") as file:
             return list(csv.DictReader(file))
 
     def section(self, heading):

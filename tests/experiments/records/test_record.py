@@ -1,9 +1,8 @@
-import gzip
 import json
 
 import pytest
 
-from experiments.records.files import LARGEST_RECORD, compressed, write_atomically
+from experiments.records.files import write_atomically
 from experiments.records.record import MetricsLog, read_metrics
 from experiments.records.schema import MetricsRow
 
@@ -77,14 +76,3 @@ def test_a_row_that_cannot_be_written_whole_leaves_no_part_of_itself(path, monke
         assert path.read_text() == ROW
         log.append(2, 20, "train", {"loss": 2.0})
     assert [row.step for row in read_metrics(path)] == [1, 2]
-
-
-def test_a_packed_file_is_read_in_place_of_one_that_is_not_there(path):
-    content = gzip.compress(ROW.encode())
-    compressed(path).write_bytes(content)
-    assert [each.metrics for each in read_metrics(path)] == [{"loss": 2.5}]
-    too_large = gzip.compress(bytes(LARGEST_RECORD + 1), 1)
-    for wrong, said in {content[:-9]: "cannot be unpacked", too_large: "is larger than"}.items():
-        compressed(path).write_bytes(wrong)
-        with pytest.raises(ValueError, match=rf"metrics\.jsonl\.gz {said}"):
-            read_metrics(path)

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ from experiments.records import environment
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, write_record
 from experiments.records.schema import Comparison
-from experiments.records.store import merge_with_existing
+from experiments.records.store import commands_of, merge_with_existing
 from experiments.report.report import write_report
 from experiments.studies.registry import STUDIES
 from tests.made_up import DATA
@@ -50,20 +51,27 @@ def test_what_differs_is_refused_with_both_values_of_all_of_it(there):
 
 @pytest.mark.parametrize("seed", [1, 3], ids=["in the comparison", "new to it"])
 @pytest.mark.parametrize(
-    ("sha256", "rate", "difference"),
+    ("change", "difference"),
     [
-        ("ab" * 32, 0.5, r"learning_rate \(0.5 there, 0.002 now\)"),
-        ("cd" * 32, 0.002, r"sha256 cdcdcdcdcdcd\.\.\. there"),
+        ({"config": {"learning_rate": 0.5}}, r" holds .*learning_rate \(0.5 there, 0.002 now\)"),
+        ({"data_sha256": "cd" * 32}, r" holds .*sha256 cdcdcdcdcdcd\.\.\. there"),
+        (None, " has records and no config.json"),
     ],
 )
-def test_a_run_that_was_copied_from_another_comparison_is_refused(there, seed, sha256, rate, difference):
-    config = now(there).config | {"learning_rate": rate}
+def test_a_run_that_was_copied_from_another_comparison_is_refused(there, seed, change, difference):
     directory = run_directory(there, "elu+1-none", seed)
-    directory.mkdir(exist_ok=True)
-    run = {"variant": "elu+1-none", "seed": seed, "data_sha256": sha256, "config": config}
-    write_json(directory / "config.json", run)
-    with pytest.raises(ValueError, match=rf"elu\+1-none/seed{seed} holds .*{difference}"):
+    shutil.copytree(run_directory(there, "elu+1-none", 0), directory, dirs_exist_ok=True)
+    path = directory / "config.json"
+    made_with = json.loads(path.read_text()) | {"seed": seed}
+    path.unlink()
+    if change is not None:
+        write_json(path, made_with | change | {"config": made_with["config"] | change.get("config", {})})
+    with pytest.raises(ValueError, match=rf"elu\+1-none/seed{seed}{difference}"):
         merge_with_existing(there, now(there, seeds=[0, 1, 2, 3]))
+    if seed == 1:
+        with pytest.raises(ValueError, match=rf"elu\+1-none/seed1{difference}"):
+            write_report(there, STUDIES["convergence"])
+        assert not (there / "report.html").exists()
 
 
 def test_a_gpu_does_not_go_on_with_what_a_cpu_began(there):
@@ -81,30 +89,25 @@ def test_a_variant_of_another_version_is_refused(there):
         merge_with_existing(there, comparison)
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("git", "said"),
     [
-        ({"commit": "f" * 40, "code_sha256": "bb"}, "commit ffffffffffff, begun with 0123abcd0123; what was measured"),
-        ({"commit": "f" * 40}, "commit ffffffffffff, begun with 0123abcd0123; the files of the code are the same"),
-        ({"dirty": True, "code_sha256": "bb"}, "commit 0123abcd0123 with uncommitted changes, begun with"),
+        (
+            {"commit": "f" * 40, "code_sha256": "bb"},
+            ["commit ffffffffffff, begun with 0123abcd0123; what was measured"],
+        ),
+        ({"commit": "f" * 40}, ["commit ffffffffffff, begun with 0123abcd0123; the files of the code are the same"]),
+        ({"dirty": True, "code_sha256": "bb"}, ["commit 0123abcd0123 with uncommitted changes, begun with"]),
+        ({}, []),
     ],
-    ids=["other code", "same code", "uncommitted changes"],
 )
-def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
-    merged = merge_with_existing(there, now(there, git=GIT | git))
-    (note,) = merged.notes
-    assert said in note
-    write_record(there / "comparison.json", merged)
-    write_report(there, STUDIES["convergence"])
-    assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
-    assert f"{note}" in (there / "report.md").read_text()
-
-
-def test_a_record_of_before_the_code_was_hashed_is_no_change(there):
-    older = {name: GIT[name] for name in ("commit", "dirty")}
+def test_code_that_changed_since_is_noted(there, git, said):
+    notes = merge_with_existing(there, now(there, git=GIT | git)).notes
+    assert len(notes) == len(said)
+    assert all(words in note for words, note in zip(said, notes, strict=True))
+    older = {name: GIT[name] for name in ("commit", "dirty")}  # of a record from before the code was hashed
     write_record(there / "comparison.json", now(there, git=older))
-    assert merge_with_existing(there, now(there, git=GIT)).notes == []
+    assert bool(merge_with_existing(there, now(there, git=GIT | git)).notes) == bool(said)
 
 
 def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
@@ -120,37 +123,24 @@ def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     ]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_report_shows_the_commands_that_made_what_it_shows(there):
     """Not the first one of the directory, when the runs it made are a part of those that are shown."""
 
-    def shown(merged):
+    def shown(command, **changes):
+        merged = merge_with_existing(there, now(there, command=command, **changes))
         write_record(there / "comparison.json", merged)
-        write_report(there, STUDIES["convergence"])
-        return [(there / name).read_text() for name in ("report.md", "report.html")]
-
-    def given(command, **changes):
-        return merge_with_existing(there, now(there, command=command, **changes))
+        return commands_of(merged)
 
     first = read_comparison(there).command
     more = msgspec.to_builtins(read_comparison(there).variants[0]) | {"name": "softmax-none"}
-    for text in shown(given("run --variants softmax-none", variants=[more])):
-        assert f"{first}\nrun --variants softmax-none" in text
-        assert "These commands, one after the other, make it." in text
-    seeds = [*range(9)]
-    for text in shown(given("run --seeds 9", seeds=seeds)):
-        assert "run --seeds 9" in text
-        assert "This command makes it." in text
-        assert "--variants softmax-none" not in text
-
-
-@pytest.mark.parametrize("change", [{"config": {"steps": 7}}, {"data_sha256": "cd" * 32}, None])
-def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change):
-    path = run_directory(there, "elu+1-none", 1) / "config.json"
-    made_with = json.loads(path.read_text())
-    path.unlink() if change is None else path.write_text(json.dumps(made_with | change))
-    with pytest.raises(ValueError, match=r"elu\+1-none/seed1 (holds|has records)"):
-        write_report(there, STUDIES["convergence"])
-    assert not (there / "report.html").exists()
+    git = GIT | {"commit": "f" * 40}
+    assert shown("run --variants softmax-none", variants=[more], git=git) == [first, "run --variants softmax-none"]
+    write_report(there, STUDIES["convergence"])
+    assert f"{first}\nrun --variants softmax-none" in (there / "report.md").read_text()
+    (note,) = [note for note in read_comparison(there).notes if "state of the code" in note]
+    assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
+    assert shown("run --seeds 9", seeds=[*range(9)]) == ["run --seeds 9"]
 
 
 def test_the_hash_of_the_code_covers_what_can_change_a_number_and_nothing_else(tmp_path, monkeypatch):

@@ -11,13 +11,15 @@ import pytest
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.config import Config
-from experiments.objects import Job, Needs, Run
+from experiments.objects import Job, Needs, Run, parse_needs
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Status
 from experiments.run.job import train_directory
 from experiments.run.loop import UNRECORDED
+from experiments.run.ray import Ray
 from experiments.run.registry import LAUNCHERS
+from experiments.run.slurm import Slurm
 from experiments.train.models import Shape, build_model
 from experiments.variants import get_variant
 from tests.experiments.run.conftest import PROJECT
@@ -102,10 +104,46 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
     assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
 
 
-def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
-    assert run(tmp_path / "out", text, "--launcher", "one-by-on") == 2
-    assert "there is no launcher 'one-by-on'; did you mean 'one-by-one'? choose from local" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--launcher one-by-on", "there is no launcher 'one-by-on'; did you mean 'one-by-one'? choose from local"),
+        ("--launcher elsewhere --device cpu --resources gpu=1", "--device is cpu"),
+        ("--launcher elsewhere --device cuda --resources gpu=0", "--device is cuda"),
+        ("--resources cpu=2", "leave it out with --launcher local"),
+        ("--launcher ray --resources gpus=1", "--resources has 'gpus'; did you mean 'gpu'? choose from cpu, gpu, mem"),
+        ("--launcher ray --resources cpu", "--resources has 'cpu'; give a positive number, as cpu=2"),
+        ("--launcher slurm --resources cpu=0", "--resources has 'cpu=0'; give a positive number"),
+        ("--prepare --learning-rates 0.1,0.2", "leave out --learning-rates"),
+    ],
+)
+def test_what_no_launcher_can_do_is_refused(tmp_path, text, capsys, options, said):
+    assert run(tmp_path / "out", text, *options.split()) == 2
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "needs", "is_there", "said"),
+    [
+        (Ray, Needs(minutes=5), True, "minutes"),
+        (Ray, Needs(), False, r"give pip install .*\[ray\]"),
+        (Slurm, Needs(minutes=5), False, r"give pip install .*\[slurm\]"),
+        (Slurm, Needs(), True, "--launcher slurm needs --resources minutes=M"),
+        (Slurm, Needs(minutes=5, gpu=0.5), True, "--resources has gpu=0.5, and Slurm gives whole ones"),
+        (Slurm, Needs(minutes=5), None, "sbatch and srun, which are not here"),
+    ],
+)
+def test_what_a_launcher_has_not_is_refused(monkeypatch, launcher, needs, is_there, said):
+    module = launcher.__module__
+    monkeypatch.setattr(f"{module}.find_spec", lambda name: None if is_there is False else name)
+    monkeypatch.setattr("shutil.which", lambda name: is_there)
+    with pytest.raises(ValueError, match=said):
+        launcher(needs=needs)
+
+
+def test_what_is_not_named_is_the_default():
+    assert parse_needs("gpu=0.25,memory=8", Needs(cpu=2)) == Needs(cpu=2, gpu=0.25, memory=8)
 
 
 @pytest.mark.parametrize(
@@ -147,19 +185,15 @@ def test_where_a_gpu_is_reserved_elsewhere_nothing_is_trained_on_a_processor(tmp
     assert reason.startswith("it is to be trained on a GPU, and PyTorch finds no CUDA device on ")
 
 
-def test_a_device_that_is_not_what_is_reserved_is_refused(tmp_path, text, capsys):
-    for device, resources in (("cpu", "gpu=1"), ("cuda", "gpu=0")):
-        options = "--device", device, "--resources", resources
-        assert run(tmp_path / "out", text, "--launcher", "elsewhere", *options) == 2
-        assert f"--device is {device}" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_prepared_runs_are_trained_by_their_own_commands(tmp_path, text, local, capsys):
     out = tmp_path / "out"
     assert run(out, text, "--prepare") == 0
     assert f"experiments train {out / VARIANT / 'seed0'}\n" in capsys.readouterr().out
     assert not (out / VARIANT / "seed0/metrics.jsonl").exists()
+    assert train_directory(out / VARIANT / "seed0") == 0
+    told = capsys.readouterr().out
+    assert re.search(rf"^{re.escape(VARIANT)} seed 0: step 4/4, loss [0-9.]+ nats/token, [0-9,]+ tokens/s$", told, re.M)
+    assert told.endswith(f"{VARIANT} seed 0: done\n")
     assert train_directory(out / VARIANT / "seed0") == 0
     assert run(out, text) == 0
     assert "1 of 1 runs are done already" in capsys.readouterr().out
@@ -190,11 +224,6 @@ def test_parameters_on_record_are_those_of_the_models(tmp_path):
         assert each.parameters == sum(weight.numel() for weight in model.parameters()), each.name
 
 
-def test_what_cannot_be_prepared_is_refused(tmp_path, text, capsys):
-    assert run(tmp_path / "out", text, "--prepare", "--learning-rates", "0.1,0.2") == 2
-    assert "leave out --learning-rates" in capsys.readouterr().err
-
-
 @pytest.fixture
 def begun(local, tmp_path):
     """The directory of a run that has all it needs, and has not begun."""
@@ -203,17 +232,6 @@ def begun(local, tmp_path):
     for name in ("config.json", "job.json"):
         (directory / name).write_bytes((local / name).read_bytes())
     return directory
-
-
-def test_the_directory_of_a_run_is_all_it_needs(begun, local, capsys):
-    assert train_directory(begun) == 0
-    assert repeated_rows(begun / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
-    told = capsys.readouterr().out
-    assert re.search(rf"^{re.escape(VARIANT)} seed 0: step 4/4, loss [0-9.]+ nats/token, [0-9,]+ tokens/s$", told, re.M)
-    assert told.endswith(f"{VARIANT} seed 0: done\n")
-    before = (begun / "metrics.jsonl").read_bytes()
-    assert train_directory(begun) == 0
-    assert (begun / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, monkeypatch, capsys):

@@ -186,17 +186,9 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
     text.write_text("to be or not to be, that is the question\n" * 2000)
 
     def run(out, time):
-        words = [
-            "run",
-            "convergence",
-            "--preset=gpu-small",
-            f"--data-file={text}",
-            *TINY,
-            f"--out={out}",
-            f"--for={time}",
-        ]
+        words = ["--preset=gpu-small", f"--data-file={text}", *TINY, f"--out={out}", f"--for={time}"]
         with undrawn():
-            assert main(words) == 0
+            assert main(["run", "convergence", *words]) == 0
         return capsys.readouterr().out
 
     class ForTwo(TimeLimit):

@@ -20,15 +20,6 @@ pytestmark = pytest.mark.filterwarnings("default")  # what Ray warns of
 RUNS = [Run(name, seed) for name in ("softmax-none", "elu+1-rope-after", "favor+-rope-after") for seed in range(4)]
 
 
-def test_what_ray_has_not_is_refused(monkeypatch):
-    monkeypatch.setattr("experiments.run.ray.find_spec", lambda name: object())
-    with pytest.raises(ValueError, match="minutes"):
-        Ray(needs=Needs(minutes=5))
-    monkeypatch.setattr("experiments.run.ray.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"give pip install .*\[ray\]"):
-        Ray()
-
-
 def test_that_a_run_was_begun_again_on_another_machine_is_told(training, monkeypatch):
     """As Ray does without a word when a node is lost."""
     monkeypatch.setattr("experiments.run.loop.LOOK_ELSEWHERE", 0.01)

@@ -29,29 +29,6 @@ def metrics(training):
     return [repeated_rows(training.job(run).directory / "metrics.jsonl") for run in RUNS]
 
 
-@pytest.mark.parametrize(
-    ("needs", "said"),
-    [
-        (Needs(), "--launcher slurm needs --resources minutes=M"),
-        (Needs(minutes=5, gpu=0.5), "--resources has gpu=0.5, and Slurm gives whole ones"),
-    ],
-)
-def test_what_slurm_cannot_give_is_refused(slurm, monkeypatch, needs, said):
-    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: object())
-    with pytest.raises(ValueError, match=said):
-        Slurm(needs=needs)
-
-
-def test_without_submitit_or_slurm_it_says_so(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: object())
-    with pytest.raises(ValueError, match="sbatch and srun, which are not here"):
-        Slurm(needs=RESOURCES)
-    monkeypatch.setattr("experiments.run.slurm.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"give pip install .*\[slurm\]"):
-        Slurm(needs=RESOURCES)
-
-
 @pytest.fixture
 def submitit():
     return pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')

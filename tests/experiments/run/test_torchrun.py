@@ -92,16 +92,13 @@ def test_what_several_processes_cannot_share_is_refused(capsys, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_torchrun_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
-    job = prepare(tmp_path / "out", text)
-    assert torchrun(job).wait(PATIENCE) == 0
-    assert_same_curve(job.directory, alone)
-    assert run_status(job.root, *RUN).state == "done"
-
-
-@pytest.mark.slow
-def test_nproc_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
-    job = trained(tmp_path / "out", text, nproc=2)
+@pytest.mark.parametrize("by", ["torchrun", "nproc"])
+def test_several_processes_give_the_loss_curve_of_one(tmp_path, text, alone, by):
+    if by == "nproc":
+        job = trained(tmp_path / "out", text, nproc=2)
+    else:
+        job = prepare(tmp_path / "out", text)
+        assert torchrun(job).wait(PATIENCE) == 0
     assert run_status(job.root, *RUN).state == "done", (job.directory / "log.txt").read_text()
     assert_same_curve(job.directory, alone)
 
