@@ -21,7 +21,6 @@ STATISTICS = ("negative_weights", "smallest_row_sum", "largest_row_sum")
 OF_DENOMINATORS = ("nonpositive_denominators", "smallest_denominator")
 VARIANTS = {
     "softmax-rope": OF_DENOMINATORS,
-    "favor+-rope-after": OF_DENOMINATORS,
     "favor+-rope-after@denominator=rotated": OF_DENOMINATORS,
     "favor+-rope-after@denominator=none": (),
 }

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 
@@ -25,7 +24,7 @@ from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
 from experiments.variants import get_variant
 from tests.experiments.train.tasks import BAD, CLASSES, GOOD, config_of, examples, sentence, task_of
 from tests.made_up import undrawn
-from tests.training import check_goes_on
+from tests.training import check_goes_on, trained_here
 
 CONFIG = config_of("text")
 
@@ -98,7 +97,7 @@ def root(tmp_path_factory):
     text.write_text("\n".join(sentence(np.random.default_rng(n), GOOD + BAD) for n in range(400)))
     words = ["run", "convergence", "--preset", "smoke", "--data", "text", "--data-file", str(text), "--objective"]
     words += ["masked", "--tokenizer", "wordpiece", "--vocabulary-size", "300", "--context", "24", "--seeds", "1"]
-    with undrawn():
+    with undrawn(), trained_here():
         assert main([*words, "--variants", "softmax-learned,elu+1-rope-after", "--out", str(there / "mlm")]) == 0
     return there / "mlm"
 
@@ -159,43 +158,33 @@ def test_what_is_not_there_is_refused(root, name, seed, settings, said):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"denominator": "none"}, "--denominator is none, but .* was trained with unrotated; give --denominator unrot"),
-        ({"decay": "fixed"}, "--decay is fixed, but .* was trained with none"),
-        ({"tokenizer": "bpe"}, "--tokenizer is bpe, but .* was trained with wordpiece"),
-        ({"vocabulary_size": 9000}, "--vocabulary-size is 9000, but .* was trained with 300"),
-    ],
+    ("name", "value", "there"),
+    [("denominator", "none", "unrotated"), ("decay", "fixed", "none"), ("vocabulary_size", 9000, 300)],
 )
-def test_settings_that_the_encoder_or_the_texts_do_not_have_are_refused(root, settings, said):
-    with pytest.raises(ValueError, match=said):
-        fine_tuning(root, **settings)
+def test_settings_that_the_encoder_or_the_texts_do_not_have_are_refused(root, name, value, there):
+    option = f"--{name.replace('_', '-')}"
+    with pytest.raises(
+        ValueError, match=f"{option} is {value}, but .* was trained with {there}; give {option} {there}"
+    ):
+        fine_tuning(root, **{name: value})
 
 
-def test_an_encoder_whose_training_has_not_ended_is_refused(root, tmp_path):
-    shutil.copytree(root, tmp_path / "mlm")
-    write_json(tmp_path / "mlm" / "softmax-learned" / "seed0" / "status.json", {"state": "running"})
-    config, task = fine_tuning(tmp_path / "mlm")
-    model = build_model(get_variant("softmax-learned"), config, 0, task)
-    with pytest.raises(ValueError, match=r"has no trained softmax-learned with seed 0 yet; `.*` finishes what is"):
-        task.prepare(model, get_variant("softmax-learned"), 0)
-
-
-def test_of_a_damaged_encoder_no_older_one_is_taken(root, tmp_path):
-    shutil.copytree(root, tmp_path / "mlm")
-    (path,) = (tmp_path / "mlm" / "softmax-learned").glob("seed0/checkpoint/*20/model.safetensors")
-    path.write_bytes(path.read_bytes()[:-1])
-    _, task = fine_tuning(tmp_path / "mlm")
+def test_an_encoder_that_is_not_trained_yet_or_damaged_is_refused(root, tmp_path):
+    variant, there = get_variant("softmax-learned"), shutil.copytree(root, tmp_path / "mlm")
+    _, task = fine_tuning(there)
+    (path,) = (there / variant.name).glob("seed0/checkpoint/*20/model.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])  # and no older one is taken
     with pytest.raises(ValueError, match=f"{path.parent} is damaged .model.safetensors does not match its checksum"):
-        task.initial_weights(get_variant("softmax-learned"), 0)
+        task.initial_weights(variant, 0)
+    write_json(there / variant.name / "seed0" / "status.json", {"state": "running"})
+    with pytest.raises(ValueError, match=r"has no trained softmax-learned with seed 0 yet; `.*` finishes what is"):
+        task.initial_weights(variant, 0)
 
 
-@pytest.mark.skipif(not os.environ.get("LINEAR_ROPE_DATA"), reason="LINEAR_ROPE_DATA names no directory with sst-2")
-@pytest.mark.parametrize("words", [["glue", "--data", "sst-2"], ["glue"]])
-def test_without_encoders_the_command_is_told_that_makes_them(tmp_path, capsys, words):
+def test_without_encoders_the_command_is_told_that_makes_them(tmp_path, capsys):
     out = tmp_path / "glue"
-    words = ["run", *words, "--preset", "cpu", "--initial-weights", str(tmp_path / "mlm"), "--dry-run"]
-    assert main([*words, "--out", str(out)]) == 2
+    words = "run glue --data late-verdicts --preset cpu --dry-run --initial-weights".split()
+    assert main([*words, str(tmp_path / "mlm"), "--out", str(out)]) == 2
     expected = f"run mlm --out {tmp_path / 'mlm'}`, with the same --preset, trains the encoders\n"
     assert capsys.readouterr().err.endswith(expected)
     assert not out.exists()

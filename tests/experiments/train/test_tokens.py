@@ -21,7 +21,7 @@ from experiments.train.evaluate import evaluate
 from experiments.train.models import build_model
 from experiments.train.tokens import END_ID, MASK_ID, PAD_ID, SPECIAL, UNKNOWN, SubwordTokenizer, TextTokenizer
 from experiments.variants import get_variant
-from tests.experiments.train.tasks import TEXT, WORDS, config_of, task_of
+from tests.experiments.train.tasks import TEXT, config_of, task_of
 from tests.made_up import metrics_rows
 
 
@@ -102,16 +102,6 @@ def test_equal_texts_give_equal_tokenizers(kind):
 def test_of_equally_frequent_pairs_the_one_that_begins_the_word_is_merged():
     tokenizer = TextTokenizer.train(["abc", "abc"], 11, "wordpiece")
     assert tokenizer.pieces(range(11)) == [*SPECIAL, "a", "b", "c", "##b", "##c", "ab"]
-
-
-def test_a_kept_row_of_tokens_that_was_changed_is_made_again(tmp_path):
-    tokenizer = TextTokenizer.train(WORDS, 100, "wordpiece")
-    ids = tokenizer.encode_once(["the old oak", "river"])
-    (path,) = tmp_path.rglob("*.npy")
-    content = path.read_bytes()
-    path.write_bytes(content[:-2] + b"\0\0")
-    assert tokenizer.encode_once(["the old oak", "river"]).tolist() == ids.tolist()
-    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
