@@ -219,12 +219,17 @@ class Headline:
         return listed(told for _, told in found.values())
 
     def _along(self, name: str, column: str) -> str:
-        """{along:QUANTITY/COLUMN}: its mean at each value of a column."""
+        """{along:QUANTITY/COLUMN}: its mean at the values of a column; of more than three at the first, where it first
+        is on the other side of 1, and at the last.
+        """
         quantity = self.quantities[name]
         rows = self.rows.of(quantity)
         if rows.empty:
             raise Missing(name)
-        found = summary(rows, [column], quantity)[["mean", column]].itertuples(index=False)
+        found = list(summary(rows, [column], quantity)[["mean", column]].itertuples(index=False, name=None))
+        if len(found) > 3:
+            turns = [each for each in found[1:-1] if (each[0] > 1) != (found[0][0] > 1)]
+            found = [found[0], *turns[:1], found[-1]]
         return listed(f"{mean:{quantity.format}} at {place:,}" for mean, place in found)
 
     def _means(self, name: str) -> pd.DataFrame:

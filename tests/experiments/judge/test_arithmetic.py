@@ -79,18 +79,17 @@ STEP_SECONDS = [1, 3, 2, 6, 8]
 STEP_BITS = [7, 6, 5, 4, 3]
 
 
-@pytest.fixture
-def clocked(tmp_path, monkeypatch):
-    """Five steps that take known times, with records every 2 steps; an evaluation takes 100 s, a checkpoint 1000 s."""
-    clock, config = Clock(), replace(
+def test_records_have_the_times_tokens_losses_and_rates_of_their_steps(tmp_path, monkeypatch):
+    # Five steps that take known times, with records every 2; an evaluation takes 100 s, a checkpoint 1000 s.
+    clock, rates, progress = Clock(), [], []
+    config = replace(
         get_preset("smoke").config, steps=5, log_every=2, evaluate_every=2, checkpoint_every=3,
         batch_size=4, context=8, learning_rate=1.0, warmup_steps=2,
     )  # fmt: skip
-    learning_rates, progress = [], []
 
     def make(self, number, batch):
         clock.now += STEP_SECONDS[number]
-        learning_rates.extend(group["lr"] for group in self._optimizer.param_groups)
+        rates.extend(group["lr"] for group in self._optimizer.param_groups)
         self._made.append(Step(number, STEP_BITS[number] * math.log(2), 0.5))
 
     monkeypatch.setattr(train, "time", clock)
@@ -98,36 +97,30 @@ def clocked(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "evaluate", clock.takes(100, {"bits_per_byte": 4.0}))
     monkeypatch.setattr(train, "save_checkpoint", clock.takes(1000))
     task = language_model(b"any text of some length", config.context, config.batch_size)
-    report = {"progress": lambda *arguments: progress.append(arguments)}
-    train_run(tmp_path, VARIANTS["softmax-none"], 0, config, task, **report)
-    return (
-        [row for row in metrics_rows(tmp_path / "metrics.jsonl") if row["split"] == "train"],
-        learning_rates,
-        progress,
+    train_run(
+        tmp_path, VARIANTS["softmax-none"], 0, config, task, progress=lambda *arguments: progress.append(arguments)
     )
-
-
-def test_times_and_tokens_are_those_of_the_steps(clocked):
-    rows, _, progress = clocked
-    assert [row["step"] for row in rows] == [2, 4, 5]
-    assert [row["tokens"] for row in rows] == [64, 128, 160]  # 4 sequences of 8 tokens a step
-    # Of the steps since the last record, without evaluations and checkpoints: 64 in 1 + 3 s, 64 in 2 + 6 s, 32 in 8 s.
-    assert [row["tokens_per_second"] for row in rows] == pytest.approx([16, 8, 4])
-    # while it runs: 32 in 1 s, 64 in 4 s, and from the beginning again after each record
-    assert [step for step, _, _ in progress] == [1, 2, 3, 4, 5]
-    assert [rate for _, _, rate in progress] == pytest.approx([32, 16, 16, 8, 4])
-    # All that passed since the run began: evaluation, 1, 3; evaluation, 2, checkpoint, 6; evaluation, 8.
-    assert [row["seconds"] for row in rows] == pytest.approx([104, 104 + 1108, 104 + 1108 + 108])
-
-
-def test_a_record_has_the_loss_and_the_learning_rate_of_its_own_step(clocked):
-    rows, learning_rates, progress = clocked
-    assert [row["bits_per_byte"] for row in rows] == pytest.approx([6, 4, 3])
-    assert [row["loss"] for row in rows] == pytest.approx([4.1588831, 2.7725887, 2.0794415])  # times ln 2
-    assert [loss for _, loss, _ in progress] == pytest.approx([4.8520303, 4.1588831, 3.4657359, 2.7725887, 2.0794415])
+    rows = [row for row in metrics_rows(tmp_path / "metrics.jsonl") if row["split"] == "train"]
+    expected = {
+        "step": [2, 4, 5],
+        "tokens": [64, 128, 160],  # 4 sequences of 8 tokens a step
+        # Of the steps since the last record, without evaluations and checkpoints: 64 in 4 s, 64 in 8 s, 32 in 8 s.
+        "tokens_per_second": [16, 8, 4],
+        # All that passed since the run began: evaluation, 1, 3; evaluation, 2, checkpoint, 6; evaluation, 8.
+        "seconds": [104, 104 + 1108, 104 + 1108 + 108],
+        "bits_per_byte": [6, 4, 3],
+        "loss": [4.1588831, 2.7725887, 2.0794415],  # times ln 2
+        "learning_rate": [1, 0.775, 0.325],
+    }
+    assert {name: [row[name] for row in rows] for name in expected} == {
+        name: pytest.approx(values) for name, values in expected.items()
+    }
     # 1/2 and 2/2 of the peak, then 0.55 + 0.45 cos(0°, 60°, 120°); both groups of parameters have it
-    assert learning_rates[::2] == learning_rates[1::2] == pytest.approx([0.5, 1, 1, 0.775, 0.325])
-    assert [row["learning_rate"] for row in rows] == pytest.approx([1, 0.775, 0.325])
+    assert rates[::2] == rates[1::2] == pytest.approx([0.5, 1, 1, 0.775, 0.325])
+    # while it runs: 32 in 1 s, 64 in 4 s, and from the beginning again after each record
+    steps, losses, speeds = zip(*progress, strict=True)
+    assert (steps, speeds) == ((1, 2, 3, 4, 5), pytest.approx((32, 16, 16, 8, 4)))
+    assert losses == pytest.approx([bits * math.log(2) for bits in STEP_BITS])
 
 
 def test_the_gradient_norm_on_record_is_that_before_clipping_and_the_update_is_clipped():

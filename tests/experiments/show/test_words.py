@@ -9,9 +9,12 @@ import pytest
 from experiments.judge.statistics import Estimate
 from experiments.judge.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
 from experiments.show.keys import Quantity, Sentence, Shown
+from experiments.show.rows import setting_label
+from experiments.show.style import legend_label
 from experiments.show.words import headline, verdict, with_interval
 from experiments.studies.registry import STUDIES
 from tests.experiments.show.rows import rows_of
+from tests.made_up import make_record
 
 LOSS = {"loss": Quantity(label="loss", where={"metric": "test_{metric}"})}
 
@@ -76,3 +79,24 @@ def test_a_sentence_without_its_number_drops_out_and_of_none_the_best_is_said(sa
 def test_a_field_that_there_is_not_is_an_error_that_says_what_would_do(said):
     with pytest.raises(ValueError, match=r"\{median:...\} is no field; give one of difference, value"):
         said("{median:loss}")
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "said"),
+    [
+        (
+            ["favor+-none@num_features=32", "favor+-none", "elu+1-none", "elu+1+paired-none"],
+            {"num_features": 64},
+            ["M = 32", "M = 64", "M = D", "M = 2·D"],
+        ),
+        (
+            ["favor+-none", "favor+-none@redraw_every=100"],
+            {"redraw_every": 0},
+            ["never redrawn", "redrawn every 100 steps"],
+        ),
+    ],
+)
+def test_what_tells_variants_apart_is_said(names, config, said):
+    comparison = make_record(config=config, variants=names)
+    assert [setting_label(variant, comparison) for variant in comparison.variants] == said
+    assert legend_label("elu+1-rope-after@decay=gate@local_conv=4") == "elu+1-rope-after,\ngate, local convolution"
