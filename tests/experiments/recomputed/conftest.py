@@ -4,7 +4,6 @@ Nothing of the suite's statistics, tables or readers is used here, so that both 
 """
 
 import csv
-import io
 import json
 import math
 import shutil
@@ -171,17 +170,13 @@ class Report:
         packed = (self.root / name).with_suffix(".parquet")
         if packed.exists():
             return parquet.read_table(packed).to_pylist()
-        with io.StringIO((self.root / name).read_text(), newline="") as file:
+        with (self.root / name).open(newline="") as file:
             return list(csv.DictReader(file))
 
-    def section(self, heading):
-        """The lines below a heading, up to the next; a figure and a table may have the same."""
-        sections = self.markdown.split(f"# {heading}\n")[1:]
-        return [line for below in sections for line in below.split("\n#", 1)[0].splitlines()]
-
     def table(self, heading):
-        """The rows of the table below a heading, each from column to run."""
-        lines = [line.strip("| ").split(" | ") for line in self.section(heading) if line.startswith("|")]
+        """The rows of the table below a heading, each from column to cell; a figure and a table may have the same."""
+        below = [part.split("\n#", 1)[0] for part in self.markdown.split(f"# {heading}\n")[1:]]
+        lines = [line.strip("| ").split(" | ") for part in below for line in part.splitlines() if line.startswith("|")]
         columns, _, *rows = [[run.strip() for run in line] for line in lines]
         return [dict(zip(columns, row, strict=False)) for row in rows]  # an empty last run was stripped
 
@@ -203,21 +198,26 @@ def rebuild(root):
     return Report(root, figures)
 
 
-def rebuild_reference(name, directory):
-    made = shutil.ignore_patterns("figures", "report.*", "curves.csv", "summary.csv")
-    shutil.copytree(REFERENCE / name, directory / name, ignore=made)
-    return rebuild(directory / name)
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory):
+    """Rebuilds the report of a committed comparison."""
 
-
-def reference(name):
-    @pytest.fixture(scope="session", name=name)
-    def rebuilt(tmp_path_factory):
-        return rebuild_reference(name, tmp_path_factory.mktemp("reference"))
+    def rebuilt(name):
+        root = tmp_path_factory.mktemp("reference") / name
+        made = shutil.ignore_patterns("figures", "report.*", "curves.csv", "summary.csv")
+        return rebuild(shutil.copytree(REFERENCE / name, root, ignore=made))
 
     return rebuilt
 
 
-convergence, speed = map(reference, ("convergence", "speed"))
+@pytest.fixture(scope="session")
+def convergence(reference):
+    return reference("convergence")
+
+
+@pytest.fixture(scope="session")
+def speed(reference):
+    return reference("speed")
 
 
 @pytest.fixture(scope="session")

@@ -10,15 +10,7 @@ SOFTMAX, OURS, AFTER = "softmax rope", "linear-rope", "favor+ rope after"
 DECODING = "decoding", "decoding beside a busy process"
 REFERENCES = {"operation": OURS, "mapped": AFTER, "module": f"{AFTER}, M=256", "training": AFTER}
 REFERENCES |= dict.fromkeys(DECODING, AFTER)
-TITLES = {
-    "operation": "The causal operation alone: {}",
-    "module": "The attention module: {}",
-    "training": "A training step: {}",
-    "decoding": "Decoding one token: {}",
-    "decoding beside a busy process": "Decoding one token beside a busy process: {}",
-}
 SIX_DIGITS = {"rel": 6e-6}
-MIB = 2**20
 ROPE = {"softmax": "softmax rope", "favor+": "favor+ rope before", "elu+1": "elu+1 rope after"}
 
 
@@ -41,7 +33,7 @@ class Measurements:
         of_topics = {(row["topic"], row.get("run")) for row in rows}
         assert len(of_topics) == len({topic for topic, _ in of_topics}), "ratios are taken within a run"
         (self.chunk_size,) = {row["chunk_size"] for row in rows if row["kind"] == "time"}
-        self.seconds, self.facts, self.gemm, self.memory = {}, {}, {}, {}
+        self.seconds, self.gemm, self.memory = {}, {}, {}
         for row in rows:
             if row["kind"] == "memory":
                 self.memory[row["topic"], row["length"], row["case"]] = row["rise"], row["rise"] - row["returned"]
@@ -52,9 +44,6 @@ class Measurements:
                     continue
                 key = row["topic"], row["direction"], sample["length"], sample["case"]
                 self.seconds[key] = sample["seconds"]
-                for fact in ("parameters", "state_bytes"):
-                    if fact in sample and row["topic"] not in ("positions", "decays"):
-                        self.facts[fact, sample["length"], sample["case"]] = sample[fact]
 
     def times(self, topic, direction=None):
         """(direction, length, case) → seconds by round"""
@@ -126,36 +115,3 @@ def test_rate_csv_and_its_table(speed, measured):
 
 def in_words(seconds):
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def cells(speed, title):
-    """(what, length, case) → the cell of a table with a column for each competitor; without the empty ones."""
-    return {
-        (row.get("what"), int(row["N"].replace(",", "")), case): cell
-        for row in speed.table(title)
-        for case, cell in row.items()
-        if case not in ("what", "N", "rounds") and cell != "-"
-    }
-
-
-@pytest.mark.parametrize("topic", list(TITLES)[:-1])
-def test_every_cell_of_times_and_memory(speed, measured, topic):
-    check_times(speed, measured, topic)
-    title = TITLES[topic]
-    memory = {(None, *key[1:]): found for key, found in measured.memory.items() if key[0] == topic}
-    shown = {key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})" for key, (rise, extra) in memory.items()}
-    assert (cells(speed, f"{title.format('memory')}: the numbers") if shown else {}) == shown
-
-
-def check_times(speed, measured, topic):
-    times, title = measured.times(topic), TITLES[topic]
-    expected = {}
-    for (direction, length, case), seconds in times.items():
-        low, median, high = quartiles(measured.ratio(topic, direction, length, case, REFERENCES[topic]))
-        ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
-        expected[direction, length, case] = f"{in_words(statistics.median(seconds))}{ratio}"
-    name = f"{title.format('time')}: the numbers"
-    assert cells(speed, name) == expected
-    for row in speed.table(name):
-        length = int(row["N"].replace(",", ""))
-        assert row["rounds"] == str(len(times[row["what"], length, REFERENCES[topic]]))
