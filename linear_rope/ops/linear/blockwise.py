@@ -23,7 +23,7 @@ from linear_rope.ops.linear.call import (
     put_exponents,
 )
 from linear_rope.ops.linear.call import empty_result as any_result
-from linear_rope.ops.linear.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
+from linear_rope.ops.linear.chunked import BLOCK_CHUNKS, CHUNK_SIZE, block_gradients, block_sums, blocks
 from linear_rope.ops.linear.definition import attention_output
 from linear_rope.ops.linear.rotated_features import rotated_features
 from linear_rope.ops.linear.state import State
@@ -50,17 +50,13 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         return any_result(call)
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
-    later = length // STRETCH + 2
-
-    def new(*shape: int, exists: bool = True, dtype: torch.dtype = call.dtype) -> Tensor:
-        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
-
+    later, features, dtype = length // STRETCH + 2, call.features, call.dtype
     return any_result(
         call,
-        weights=new(batch, heads, length, CHUNK_SIZE),
-        memories=new(later, batch, heads, call.features, call.v.shape[-1]),
-        key_sums=new(later, batch, heads, call.features, exists=call.has_denominator),
-        stabilisers=new(later, batch, heads, 1, exists=call.has_scale, dtype=call.exact),
+        weights=call.new(batch, heads, length, CHUNK_SIZE, dtype=dtype),
+        memories=call.new(later, batch, heads, features, call.v.shape[-1], dtype=dtype),
+        key_sums=call.new(later, batch, heads, features, exists=call.has_denominator, dtype=dtype),
+        stabilisers=call.new(later, batch, heads, 1, exists=call.has_scale, dtype=call.exact),
     )
 
 
@@ -155,7 +151,7 @@ def _block(call: Call, formula: Formula, at: Region) -> tuple[Call, Call, Tensor
     return rotated_features(part, of_q, of_k, v), part, of_q.values, of_k.values
 
 
-def _exponents(terms: Call, of: TermGradients) -> tuple[Tensor, Tensor]:
+def _exponents(terms: Call, of: Gradients) -> tuple[Tensor, Tensor]:
     """The gradients (B, H, L) of each query's, and of each key's, own exponent.
 
     What multiplies a whole vector has the gradient Σ vector · gradient, wherever the vector is used.
@@ -171,7 +167,7 @@ def _exponents(terms: Call, of: TermGradients) -> tuple[Tensor, Tensor]:
 
 
 def _put_inputs(
-    gradients: Gradients, formula: Formula, call: Call, q: Tensor, k: Tensor, of: TermGradients, at: Region
+    gradients: Gradients, formula: Formula, call: Call, q: Tensor, k: Tensor, of: Gradients, at: Region
 ) -> None:
     """The gradients of what is mapped to ``q`` and ``k``, of values and of a denominator's own features; overwrites
     its arguments.

@@ -1,7 +1,6 @@
 """What the operator is called with and what it returns, whatever its implementation."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -105,6 +104,10 @@ class Call(NamedTuple):
         """Whether a gradient of an exponent is asked for."""
         return any(x is not None for x in (self.query_scale, self.key_scale, self.log_decay))
 
+    def new(self, *shape: int, exists: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Memory for a tensor of a result; an empty one where there is none."""
+        return torch.empty(shape if exists else (0,), dtype=dtype, device=self.q.device)
+
     def make_formula(self) -> Formula:
         """The feature map by hand, computed in :attr:`dtype`."""
         constants = () if self.constant is None else (self.constant.to(self.dtype),)
@@ -152,17 +155,16 @@ def empty_result(call: Call, **kept: Tensor) -> Result:
     """Memory for a result, which is also its shape for compilers; ``kept`` is what the implementation keeps."""
     batch, heads, length, _ = call.q.shape
     width, features, dtype, exact = call.v.shape[-1], call.features, call.dtype, call.exact
-    new, nothing = partial(torch.empty, device=call.q.device), (0,)
-    has_denominator, has_scale = call.has_denominator, call.has_scale
+    has_denominator, has_scale, new = call.has_denominator, call.has_scale, call.new
     return Result(
         # In this layout merging the heads copies nothing.
-        output=new((batch, length, heads, width), dtype=dtype).transpose(1, 2),
-        denominator=new((batch, heads, length) if has_denominator else nothing, dtype=dtype),
-        scale=new((batch, heads, length) if has_scale and call.causal else nothing, dtype=exact),
-        memory=new((batch, heads, features, width), dtype=dtype),
-        key_sum=new((batch, heads, features) if has_denominator else nothing, dtype=dtype),
-        stabiliser=new((batch, heads, 1) if has_scale else nothing, dtype=exact),
-        **{name: new(nothing, dtype=dtype) for name in KEPT} | kept,
+        output=new(batch, length, heads, width, dtype=dtype).transpose(1, 2),
+        denominator=new(batch, heads, length, exists=has_denominator, dtype=dtype),
+        scale=new(batch, heads, length, exists=has_scale and call.causal, dtype=exact),
+        memory=new(batch, heads, features, width, dtype=dtype),
+        key_sum=new(batch, heads, features, exists=has_denominator, dtype=dtype),
+        stabiliser=new(batch, heads, 1, exists=has_scale, dtype=exact),
+        **{name: new(0, dtype=dtype) for name in KEPT} | kept,
     )
 
 
@@ -189,13 +191,13 @@ class Gradients(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    denominator_q: Tensor | None
-    denominator_k: Tensor | None
-    query_scale: Tensor | None
-    key_scale: Tensor | None
-    log_decay: Tensor | None
-    memory: Tensor | None
-    key_sum: Tensor | None
+    denominator_q: Tensor | None = None
+    denominator_k: Tensor | None = None
+    query_scale: Tensor | None = None
+    key_scale: Tensor | None = None
+    log_decay: Tensor | None = None
+    memory: Tensor | None = None
+    key_sum: Tensor | None = None
 
 
 def empty_gradients(call: Call) -> Gradients:

@@ -6,12 +6,10 @@ products are batched: :func:`block_sums` goes forward over one and :func:`block_
 Axis names: B batch, H heads, L positions of a block, C chunk size, M features, D value width, S = B·H, G = S·L / C.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.call import Call, Gradients
 from linear_rope.ops.linear.definition import Sums
 from linear_rope.ops.linear.denominator import CHUNK_SIZE as DENOMINATOR_CHUNK_SIZE
 from linear_rope.ops.linear.denominator import denominator_gradients, denominator_sums
@@ -30,16 +28,6 @@ from linear_rope.ops.linear.state import State
 CHUNK_SIZE = 64
 # More chunks make the product that carries states along, which is quadratic in their number, a tenth of the work.
 BLOCK_CHUNKS = 16
-
-
-class TermGradients(NamedTuple):
-    """The gradients of what a call of features holds."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    denominator_q: Tensor | None
-    denominator_k: Tensor | None
 
 
 def blocks(length: int) -> list[slice]:
@@ -99,7 +87,7 @@ def block_gradients(
     grad_numerator: Tensor,
     grad_denominator: Tensor | None,
     grad_after: State | None,
-) -> tuple[TermGradients, State]:
+) -> tuple[Gradients, State]:
     """The gradients of a block's terms and of the state before it, from those of its sums and the state after it."""
     batch, heads, length, features = terms.q.shape
     size = min(CHUNK_SIZE, length)
@@ -150,7 +138,7 @@ def block_gradients(
         grad_denominator_q = grad_denominator_q.view(terms.q.shape)
         grad_denominator_k = grad_denominator_k.view(terms.k.shape)
         grad_key_sum = grad_key_sum.view(batch, heads, features)
-    gradients = TermGradients(grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k)
+    gradients = Gradients(grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k)
     return gradients, State(grad_memory, grad_key_sum, None)
 
 

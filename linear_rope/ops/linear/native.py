@@ -138,7 +138,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     """Memory for a result, with that for :func:`differentiate` if ``keep``: states, as native.cpp lays them out."""
     if not keep or not call.causal:
         return any_result(call)
-    return any_result(call, memories=torch.empty(_saved_shape(call), dtype=call.dtype, device=call.q.device))
+    return any_result(call, memories=call.new(*_saved_shape(call), dtype=call.dtype))
 
 
 def _saved_shape(call: Call) -> tuple[int, ...]:

@@ -50,27 +50,20 @@ class Repeating(nn.Module):
         return y
 
 
-def test_a_module_called_twice_has_two_entries():
-    model, x = Repeating(), random(1, 5, 8).float()
-    measured = diagnose_model(model, x)
-    assert list(measured) == ["shared", "shared#2"]
-    assert measured["shared"] == diagnose(model.shared, x)
-    model.eval()
-    assert measured["shared#2"] == diagnose(model.shared, model.shared(x).detach())
-
-
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_is_left_as_it_was(fails):
+def test_a_module_called_twice_has_two_entries_and_the_model_is_left_as_it_was(fails):
     model, x = Repeating(), random(1, 5, 8).float()
     model(x)
     model(x)
-    model.fails = fails
     state = {name: value.clone() for name, value in model.state_dict().items()}
     flags = [module.training for module in model.modules()]
     generator = torch.get_rng_state()
+    measured = diagnose_model(model, x)
+    assert list(measured) == ["shared", "shared#2"]
+    assert measured["shared"] == diagnose(model.shared, x)
+    model.fails = fails
     with pytest.raises(RuntimeError, match="after the attention") if fails else nullcontext():
         diagnose_model(model, x)
-    diagnose(model.shared, x)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert "shared.feature_map._extra_state" in state  # the count of redraws
     assert [module.training for module in model.modules()] == flags
@@ -79,18 +72,19 @@ def test_the_model_is_left_as_it_was(fails):
     assert not model.gradients
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.parameters())
+    model.fails = False
+    model.eval()
+    assert measured["shared#2"] == diagnose(model.shared, model.shared(x).detach())
 
 
-def test_dropout_in_a_projection_and_autocast_change_nothing():
-    attention, x = LinearRoPEAttention(8, 2), random(1, 5, 8).float()
+def test_dropout_in_a_projection_autocast_and_bfloat16_change_little():
+    attention, x = LinearRoPEAttention(16, 2, num_features=8, causal=True), random(1, 8, 16).float()
+    expected = diagnose(attention, x)
+    # bfloat16 rounds weights, inputs, q and k: each by 2⁻⁹ relative, and the exponentials by a few times as much.
+    low = diagnose(attention.bfloat16(), x.bfloat16()).kernel_error
+    assert low == pytest.approx(expected.kernel_error, rel=0.05)
+    attention = LinearRoPEAttention(16, 2)
     expected = diagnose(attention, x)
     attention.query = nn.Sequential(attention.query, nn.Dropout(0.5))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert diagnose(attention, x) == expected
-
-
-def test_a_bfloat16_module_is_measured_in_float32():
-    attention, x = LinearRoPEAttention(16, 2, num_features=8, causal=True), random(1, 8, 16).float()
-    expected = diagnose(attention, x).kernel_error
-    # bfloat16 rounds weights, inputs, q and k: each by 2⁻⁹ relative, and the exponentials by a few times as much.
-    assert diagnose(attention.bfloat16(), x.bfloat16()).kernel_error == pytest.approx(expected, rel=0.05)

@@ -126,13 +126,13 @@ def one_vector(tensors: list[Any]) -> Tensor:
     return torch.cat([x.flatten().double() for x in tensors])
 
 
-@pytest.mark.parametrize(("feature_map", "count"), [("favor+", 2), ("plain", 2), ("favor+", 4), ("learned", 4)])
+@pytest.mark.parametrize(("feature_map", "count"), [("plain", 2), ("favor+", 4), ("learned", 2)])
 @CAUSAL
 def test_parts_give_what_the_whole_gives(processes: Processes, feature_map: str, causal: bool, count: int) -> None:
     common = dict(feature_map=feature_map, causal=causal)
     settings = [
         common | dict(rope=rope, denominator=denominator, decay=decay, padding=padding)
-        for rope, denominator in SETTINGS
+        for rope, denominator in SETTINGS[:: 1 if feature_map == "favor+" else 3]
         for decay, padding in ((None, True), ("resets", True))
     ]
     check(processes, PARTS[count], [*settings, common | dict(decay="weak")])

@@ -175,7 +175,12 @@ def test_layers_draw_their_own_features_and_seeds_decide() -> None:
 # Tracing takes seconds, so not every combination.
 TRACED = pytest.mark.parametrize(
     ("kind", "how", "masked"),
-    [("llama", "register", False), ("llama", "convert", True), ("gpt2", "convert", False), ("bert", "register", True)],
+    [
+        pytest.param("llama", "register", False, marks=pytest.mark.slow),
+        ("llama", "convert", True),
+        pytest.param("gpt2", "convert", False, marks=pytest.mark.slow),
+        ("bert", "register", True),
+    ],
 )
 HOW = pytest.mark.parametrize("how", ["register", "convert"])
 

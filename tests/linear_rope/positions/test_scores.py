@@ -1,7 +1,7 @@
 """Positions that act on scores, and xPos, each against a double loop by its paper's formula; outputs and gradients.
 
 Prompts, steps, padding, prefixes and dtypes of the same are in test_contracts.py and test_model.py, and
-``transformers``' own modules in test_transformers.py.
+T5's also against ``transformers``' own module in test_t5.py.
 """
 
 import math

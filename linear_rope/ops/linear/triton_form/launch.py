@@ -251,15 +251,11 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
     places = length // settings.launch_of(settings.size_of(call), call.q.device).chunk + 2
-
-    def new(*shape: int, exists: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
-
     return result._replace(
-        weights=new(batch, heads, length, exists=call.has_scale),
-        memories=new(places, batch, heads, call.features, call.v.shape[-1], dtype=products_of(call)[0]),
-        key_sums=new(places, batch, heads, call.features, exists=call.has_denominator),
-        stabilisers=new(places, batch, heads, 1, exists=call.has_scale),
+        weights=call.new(batch, heads, length, exists=call.has_scale),
+        memories=call.new(places, batch, heads, call.features, call.v.shape[-1], dtype=products_of(call)[0]),
+        key_sums=call.new(places, batch, heads, call.features, exists=call.has_denominator),
+        stabilisers=call.new(places, batch, heads, 1, exists=call.has_scale),
     )
 
 

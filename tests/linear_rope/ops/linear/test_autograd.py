@@ -218,7 +218,7 @@ def test_gradients_can_be_batched() -> None:
 def test_the_way_from_the_module_to_the_product_is_short(
     native: str, gradients: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most six functions of the library, in four files of ops/linear/, so that it can be read."""
+    """Five functions of the library, with the operator six, in four files of ops/linear/: it can be read."""
     monkeypatch.setenv("LINEAR_ROPE_NATIVE", native)
     module, ways = LinearRoPEAttention(8, 2, causal=True, decay="gate"), []
 
@@ -239,7 +239,7 @@ def test_the_way_from_the_module_to_the_product_is_short(
         finally:
             sys.setprofile(None)
     assert ways[0][-1][1:] == ("multi_head.py", "forward")
-    assert len(ways[0]) <= 6, ways[0]
+    assert len(ways[0]) <= 5 + gradients, ways[0]
     assert len({file for folder, file, _ in ways[0] if folder == "linear"}) <= 4
 
 

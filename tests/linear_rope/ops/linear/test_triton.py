@@ -115,12 +115,6 @@ def test_values_and_gradients_are_the_oracle_s(kind: str, way: str) -> None:
             assert_form(tensors, way, kind, rope=rope, denominator=denominator, positions=positions)
 
 
-@KIND
-@pytest.mark.parametrize("length", [1, 15, 16, 17, 33])
-def test_every_length(kind: str, length: int) -> None:
-    assert_form(inputs("causal", length=length), "causal", kind)
-
-
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("denominator", ["unrotated", "none"])
 @KIND
@@ -179,14 +173,6 @@ def test_one_key_outweighs_all_others(at: int, in_pieces: bool, monkeypatch: pyt
     tensors["k"] += 12  # of norm 38: scales around −200
     tensors["k"][:, :, at] = random(WIDTH, seed=14)
     assert_form(tensors, "both ways", "favor+")
-
-
-@pytest.mark.usefixtures("pieces")
-@KIND
-@pytest.mark.parametrize("way", ["causal", "decay"])
-def test_a_sequence_in_pieces(kind: str, way: str) -> None:
-    assert settings.pieces_of(70, 1, 16) == (5, 1)
-    assert_form(inputs(way, length=70), way, kind)
 
 
 def test_the_number_of_pieces_is_one_of_length_and_heads() -> None:
@@ -398,21 +384,6 @@ def test_one_position_after_a_state(name: str, block: int, monkeypatch: pytest.M
         assert expected.keys() == got.keys()
         for key, x in expected.items():
             assert_close(got[key], x, 10 * OUTPUTS[torch.float32], max(1.0, float(x.abs().max())))
-
-
-@KIND
-def test_one_position_after_another(kind: str) -> None:
-    tensors = {name: x.float().to(DEVICE) for name, x in inputs("decay", length=6).items()}
-    constant = random(FEATURES, WIDTH, seed=11).float().to(DEVICE) if kind == "favor+" else None
-    numbers = (0.0, 0.0, 1e-6) if kind == "favor+" else (0.0,)
-    call = Call(**tensors, constant=constant, numbers=numbers, formula=kind)  # type: ignore[arg-type]
-    whole, outputs, state = attend(call, "triton"), [], {}
-    for at in range(6):
-        one = {name: x[:, :, at : at + 1] for name, x in tensors.items()}
-        result = attend(call._replace(**one, **state), "triton")
-        state = {name: x if (x := getattr(result, name)).numel() else None for name in STATE}
-        outputs.append(result.output)
-    torch.testing.assert_close(torch.cat(outputs, dim=2), whole.output, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

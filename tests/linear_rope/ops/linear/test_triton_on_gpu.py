@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention
 from linear_rope.ops.linear import kernels
 from linear_rope.ops.linear.triton_form import proof
-from tests.linear_rope.tensors import random, some_padding
+from tests.linear_rope.tensors import attended, random, some_padding
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
@@ -29,6 +29,8 @@ GPU = torch.device("cuda")
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 1101, 64
 TOLERANCES = {torch.float32: (1e-5, 3e-5), torch.float16: (3e-3, 5e-3), torch.bfloat16: (1.2e-2, 2e-2)}
 GIBIBYTE = 2**30
+ELU: dict[str, Any] = {"feature_map": EluPlusOne(), "causal": True}
+TRITON = ELU | {"implementation": "triton"}
 
 
 @pytest.fixture(autouse=True)
@@ -39,62 +41,60 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / proof.FILE
 
 
-def qkv(dtype: torch.dtype) -> list[Tensor]:
-    return [random(BATCH, HEADS, LENGTH, WIDTH, seed=seed).to(dtype) for seed in range(3)]
+def qkv(dtype: torch.dtype, device: torch.device = GPU) -> list[Tensor]:
+    return [random(BATCH, HEADS, LENGTH, WIDTH, seed=seed).to(dtype).to(device) for seed in range(3)]
 
 
-def output_and_gradients(leaves: list[Tensor], log_decay: Tensor | None = None, **options: Any) -> list[Tensor]:
-    leaves = [x.detach().requires_grad_() for x in (*leaves, *([] if log_decay is None else [log_decay]))]
-    options["log_decay"] = leaves[3] if len(leaves) > 3 else None
-    output = linear_attention(*leaves[:3], causal=True, **options)
+def output_and_gradients(inputs: list[Tensor], **options: Any) -> list[Tensor]:
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    output = attended(*leaves, **options)
     upstream = random(*output.shape, seed=9).to(output)
     return [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    return float((found.double().cpu() - expected.double().cpu()).norm() / expected.double().cpu().norm())
 
 
 @pytest.mark.parametrize(
     ("feature_map", "dtype"),
     [
-        (EluPlusOne(), torch.float32),
-        (EluPlusOne(), torch.float16),
-        (EluPlusOne(), torch.bfloat16),
+        *((EluPlusOne(), dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
         (FavorPlus(WIDTH, 128), torch.bfloat16),
     ],
     ids=str,
 )
 def test_values_and_gradients_are_the_definition_s(feature_map: FeatureMap, dtype: torch.dtype) -> None:
-    inputs, mask = qkv(dtype), some_padding(BATCH, LENGTH)
-    log_decay = -random(BATCH, HEADS, LENGTH, seed=5).abs().float() / 8
-    exact = {"feature_map": feature_map.double(), "key_padding_mask": mask, "implementation": "reference"}
-    expected = output_and_gradients([x.double() for x in inputs], log_decay.double(), **exact)
-    on_gpu: dict[str, Any] = {"feature_map": feature_map.to(GPU, torch.float32), "key_padding_mask": mask.to(GPU)}
-    found = output_and_gradients([x.to(GPU) for x in inputs], log_decay.to(GPU), implementation="triton", **on_gpu)
+    mask, log_decay = some_padding(BATCH, LENGTH), -random(BATCH, HEADS, LENGTH, seed=5).abs().float() / 8
+    exact = [*(x.double() for x in qkv(dtype, torch.device("cpu"))), log_decay.double()]
+    options: dict[str, Any] = {"key_padding_mask": mask, "causal": True}
+    expected = output_and_gradients(exact, feature_map=feature_map.double(), implementation="reference", **options)
+    options |= {"feature_map": feature_map.to(GPU, torch.float32), "key_padding_mask": mask.to(GPU)}
+    found = output_and_gradients([*qkv(dtype), log_decay.to(GPU)], implementation="triton", **options)
     assert found[0].dtype == dtype
-    errors = [float((x.double().cpu() - y).norm() / y.norm()) for x, y in zip(found, expected, strict=True)]
+    errors = [off(x, y) for x, y in zip(found, expected, strict=True)]
     outputs, gradients = TOLERANCES[dtype]
     assert errors[0] <= outputs, errors
     assert max(errors[1:]) <= gradients, errors
 
 
 def test_the_bits_do_not_depend_on_the_run_nor_on_the_sequences_beside() -> None:
-    inputs = [x.to(GPU) for x in qkv(torch.bfloat16)]
-    options: dict[str, Any] = {"feature_map": EluPlusOne(), "implementation": "triton"}
-    first, second = (output_and_gradients(inputs, **options) for _ in range(2))
+    inputs = qkv(torch.bfloat16)
+    first, second = (output_and_gradients(inputs, **TRITON) for _ in range(2))
     assert all(map(torch.equal, first, second))
-    with_others = output_and_gradients([torch.cat((x, x.flip(2), x)) for x in inputs], **options)
+    with_others = output_and_gradients([torch.cat((x, x.flip(2), x)) for x in inputs], **TRITON)
     assert torch.equal(with_others[0][:BATCH], first[0])
-    alone = linear_attention(*(x[1:] for x in inputs), causal=True, **options)
-    assert torch.equal(alone, first[0][1:])
+    assert torch.equal(attended(*(x[1:] for x in inputs), **TRITON), first[0][1:])
 
 
 def test_auto_takes_it_once_it_is_proved(proofs: Path) -> None:
-    inputs = [x.to(GPU) for x in qkv(torch.bfloat16)]
+    inputs = qkv(torch.bfloat16)
     began = time.monotonic()
-    by_auto = output_and_gradients(inputs, feature_map=EluPlusOne())
+    by_auto = output_and_gradients(inputs, **ELU)
     assert time.monotonic() - began < 20
     assert proofs.exists()
     assert ": 1 proved, 0 wrong" in kernels()["triton"]
-    by_name = output_and_gradients(inputs, feature_map=EluPlusOne(), implementation="triton")
-    assert all(map(torch.equal, by_auto, by_name))
+    assert all(map(torch.equal, by_auto, output_and_gradients(inputs, **TRITON)))
 
 
 def test_compiled_by_inductor() -> None:
@@ -105,16 +105,15 @@ def test_compiled_by_inductor() -> None:
     found = torch.compile(module, fullgraph=True)(x)
     of_x = [torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected)]
     torch.compiler.reset()
-    assert float((found - expected).norm() / expected.norm()) < TOLERANCES[torch.float32][0]
-    assert float((of_x[0] - of_x[1]).norm() / of_x[1].norm()) < TOLERANCES[torch.float32][1]
+    assert off(found, expected) < TOLERANCES[torch.float32][0]
+    assert off(*of_x) < TOLERANCES[torch.float32][1]
 
 
 def test_a_cuda_graph_replays_a_training_step_and_proves_nothing(proofs: Path) -> None:
-    options: dict[str, Any] = {"feature_map": EluPlusOne(), "implementation": "triton"}
-    leaves = [x.to(GPU).requires_grad_() for x in qkv(torch.bfloat16)]
+    leaves = [x.requires_grad_() for x in qkv(torch.bfloat16)]
 
     def step() -> list[Tensor]:
-        output = linear_attention(*leaves, causal=True, **options)
+        output = attended(*leaves, **TRITON)
         return [output, *torch.autograd.grad(output.float().square().sum(), leaves)]
 
     stream = torch.cuda.Stream()
@@ -126,7 +125,7 @@ def test_a_cuda_graph_replays_a_training_step_and_proves_nothing(proofs: Path) -
     with torch.cuda.graph(graph):
         captured = step()
         with torch.no_grad():
-            linear_attention(*leaves, causal=True, feature_map=EluPlusOne())  # by "auto"
+            attended(*leaves, **ELU)  # by "auto"
     assert not proofs.exists()
     with torch.no_grad():
         for leaf in leaves:
@@ -144,9 +143,8 @@ def test_tensors_of_more_than_two_to_the_31_elements() -> None:
     shape = 2**31 // (16 * 4096 * WIDTH) + 1, 16, 4096, WIDTH
     leaves = [torch.randn(shape, device=GPU, dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
     assert leaves[0].numel() > 2**31
-    options: dict[str, Any] = {"feature_map": EluPlusOne(), "causal": True, "implementation": "triton"}
-    output = linear_attention(*leaves, **options)
+    output = attended(*leaves, **TRITON)
     found = [output.detach()[-1:], *(x[-1:] for x in torch.autograd.grad(output, leaves, leaves[0].detach()))]
     alone = [x.detach()[-1:].clone().requires_grad_() for x in leaves]
-    output = linear_attention(*alone, **options)
+    output = attended(*alone, **TRITON)
     assert all(map(torch.equal, found, [output, *torch.autograd.grad(output, alone, alone[0].detach())]))

@@ -60,6 +60,14 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / proof.FILE
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is to be proved, which is taken for right."""
+    found: list[Any] = []
+    monkeypatch.setattr(trial, "prove", lambda *of: found.append(of) or trial.Outcome(True, {"output": 0.0}))
+    return found
+
+
 def kind(feature_map: FeatureMap | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> trial.Kind:
     q = random(1, 1, 3, WIDTH).to(dtype)
     log_decay = -torch.rand(1, 1, 3) if options.pop("decays", False) else None
@@ -146,11 +154,15 @@ def test_decoding_takes_a_step_that_is_proved(is_wrong: bool, monkeypatch: pytes
     assert_near(y[:, :-1], expected, 1e-5)
 
 
-def test_auto_takes_it_on_no_cpu(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
-    monkeypatch.setattr(operator, "PROVED_ON", ON)
-    qkv = [random(1, 1, LENGTH, WIDTH, seed=seed).float() for seed in range(3)]
-    options: dict[str, Any] = {"feature_map": EluPlusOne(), "causal": True}
-    assert torch.equal(linear_attention(*qkv, **options), linear_attention(*qkv, implementation="native", **options))
+@pytest.mark.parametrize("why", ["on a CPU", "switched off"])
+def test_auto_takes_it_neither_on_a_cpu_nor_where_it_is_switched_off(
+    why: str, monkeypatch: pytest.MonkeyPatch, proofs: Path
+) -> None:
+    if why == "on a CPU":
+        monkeypatch.setattr(operator, "PROVED_ON", ON)
+    else:
+        monkeypatch.setenv("LINEAR_ROPE_TRITON", "0")
+    assert not is_triton(attended())
     assert not proofs.exists()
 
 
@@ -183,9 +195,9 @@ def test_a_broken_kernel_is_found_told_of_once_and_not_taken(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("change", ["driver", "kernels", "card"])
-def test_another_driver_version_or_card_asks_again(change: str, monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(trial, "prove", lambda *of: asked.append(of) or trial.Outcome(True, {"output": 0.0}))
+def test_another_driver_version_or_card_asks_again(
+    change: str, asked: list[Any], monkeypatch: pytest.MonkeyPatch, proofs: Path
+) -> None:
     attended()
     monkeypatch.setattr(proof, "_decided", {})
     if change == "kernels":
@@ -209,10 +221,10 @@ def test_an_error_of_the_compiler_is_a_failure_and_has_its_first_line_told(monke
         attended()
 
 
+@pytest.mark.usefixtures("asked")
 def test_a_damaged_or_unwritable_file_costs_a_proof_and_nothing_more(
     monkeypatch: pytest.MonkeyPatch, proofs: Path
 ) -> None:
-    monkeypatch.setattr(trial, "prove", lambda *of: trial.Outcome(True, {"output": 0.0}))
     proofs.write_text("{")
     assert is_triton(attended())
     assert entries(proofs)
@@ -227,9 +239,7 @@ class Attention(torch.nn.Module):
         return linear_attention(x, x, x, feature_map=EluPlusOne(), causal=True)
 
 
-def test_nothing_is_proved_while_somebody_follows(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
-    asked = []
-    monkeypatch.setattr(trial, "prove", lambda *of: asked.append(of) or trial.Outcome(True, {"output": 0.0}))
+def test_nothing_is_proved_while_somebody_follows(asked: list[Any]) -> None:
     with FakeTensorMode():
         attended()
     torch.export.export(Attention(), (random(1, 1, LENGTH, WIDTH).float(),))
@@ -239,7 +249,6 @@ def test_nothing_is_proved_while_somebody_follows(monkeypatch: pytest.MonkeyPatc
     assert len(asked) == 1
 
 
-@pytest.mark.usefixtures("proofs")
 def test_function_transforms_come_before_any_proof() -> None:
     """They refuse random numbers and what begins to be differentiated, of which a proof is made."""
     x = random(3, 1, 1, LENGTH, WIDTH).float()
@@ -251,14 +260,10 @@ def test_function_transforms_come_before_any_proof() -> None:
     assert_near(gradient, leaf.grad, 1e-5)
 
 
-@pytest.mark.usefixtures("proofs")
 def test_autocast_hooks_and_inference_mode_do_not_reach_a_proof() -> None:
     saved: list[Tensor] = []
-    with (
-        torch.inference_mode(),
-        torch.autocast("cpu"),
-        torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x),
-    ):
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x)
+    with torch.inference_mode(), torch.autocast("cpu"), hooks:
         assert is_triton(attended())
     assert not saved
 
@@ -286,12 +291,6 @@ def test_compiled_code_takes_it_once_it_is_proved(monkeypatch: pytest.MonkeyPatc
         compiled(x)
 
 
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
-    monkeypatch.setenv("LINEAR_ROPE_TRITON", "0")
-    assert not is_triton(attended())
-    assert not proofs.exists()
-
-
 def test_kernels_tell_what_is_proved_on_the_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert "proved" not in kernels()["triton"]  # a process that uses no GPU does not wake one to tell of it
@@ -311,16 +310,16 @@ def test_kernels_tell_what_is_proved_on_the_gpus_of_this_machine(monkeypatch: py
     assert kernels()["triton"] == 'not installed: pip install "linear-rope[triton]"'
 
 
-@pytest.mark.parametrize(
-    ("platform", "variables", "expected"),
-    [
-        ("linux", {}, "home/.cache/linear-rope"),
-        ("linux", {"XDG_CACHE_HOME": "/caches"}, "/caches/linear-rope"),
-        ("darwin", {}, "home/Library/Caches/linear-rope"),
-        ("win32", {"LOCALAPPDATA": "/local"}, "/local/linear-rope"),
-        ("linux", {"XDG_CACHE_HOME": "/caches", "LINEAR_ROPE_CACHE": "/here"}, "/here"),
-    ],
-)
+PLACES: list[tuple[str, dict[str, str], str]] = [
+    ("linux", {}, "home/.cache/linear-rope"),
+    ("linux", {"XDG_CACHE_HOME": "/caches"}, "/caches/linear-rope"),
+    ("darwin", {}, "home/Library/Caches/linear-rope"),
+    ("win32", {"LOCALAPPDATA": "/local"}, "/local/linear-rope"),
+    ("linux", {"XDG_CACHE_HOME": "/caches", "LINEAR_ROPE_CACHE": "/here"}, "/here"),
+]
+
+
+@pytest.mark.parametrize(("platform", "variables", "expected"), PLACES)
 def test_where_it_is_kept(platform, variables, expected, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LINEAR_ROPE_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
