@@ -213,6 +213,10 @@ def train_job(job: Job, several: bool, log: RunLog) -> None:
         RunFailed, RunStopped, OSError: as ``Trainer.fit``; or the data are no longer those of the comparison.
     """
     _, record, needed = read_job(job.directory)
+    host, code = socket.gethostname(), environment.code_sha256()
+    if needed.host not in ("", host) and needed.code_sha256 != code:
+        told = f"than {needed.host}, where its command was given (sha256 {code[:12]}, there {needed.code_sha256[:12]})"
+        raise RunFailed(f"{host} has other code of linear-rope {told}; install the same on both")
     for module in needed.plugins:
         load_plugin(module)
     config, objective = Config(**record.config), load_objective(job, record, needed)
@@ -223,7 +227,7 @@ def train_job(job: Job, several: bool, log: RunLog) -> None:
         raise RunFailed(f"the encoder in {config.initial_weights} changed while the comparison ran")
     device = torch.device(needed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {socket.gethostname()}")
+        raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {host}")
     group = connect(device, config.threads, needed.shard) if several else Group(device)
     tracked = TrackedRun(job.root, job.directory, *job.run, record.config)
     try:

@@ -140,12 +140,10 @@ def _next(waiting: deque[Job], room: int, limit: TimeLimit | None) -> list[Job]:
     """Those that are started now; after the first that there is no time for, none is."""
     some = list[Job]()
     while waiting and len(some) < room:
-        if limit and not limit.allows(waiting[0]):
-            waiting.clear()
-        else:
+        if limit is None or limit.allows(waiting[0]):
             some.append(waiting.popleft())
-            if limit:
-                limit.begins(some[-1])
+        else:
+            waiting.clear()
     return some
 
 

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from msgspec import Struct
 from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.objects import Job, Run
+from experiments.records import environment
 from experiments.records.lock import LEASE
 from experiments.records.record import is_finished, read_record, run_directory, run_rows, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software, State, Status
@@ -35,6 +38,10 @@ class JobRecord(Struct, kw_only=True):
     """modules to import first, in which the variant or the data set may be"""
     trackers: list[str] = []
     """what shows its numbers elsewhere, too"""
+    host: str = ""
+    """where its command was given"""
+    code_sha256: str = ""
+    """of the code there; another machine must have the same"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,23 @@ class Training:
     def job(self, run: Run) -> Job:
         return Job(run, Path(os.path.abspath(run_directory(self.root, *run))))
 
+    @cached_property
+    def needed(self) -> JobRecord:
+        """The job.json of every run."""
+        begins_with = self.config.initial_weights
+        return JobRecord(
+            data_dir=_absolute(resolve_data_dir(self.data_dir)),
+            data_file=_absolute(self.data_file),
+            initial_weights="" if begins_with == "none" else os.path.abspath(begins_with),
+            device=self.device,
+            nproc=self.nproc,
+            shard=self.shard,
+            plugins=[origin.module for origin in self.plugins],
+            trackers=list(self.trackers),
+            host=socket.gethostname(),
+            code_sha256=environment.code_sha256(),
+        )
+
     def is_finished(self, run: Run) -> bool:
         return is_finished(self.root, *run, self.config.steps)
 
@@ -86,20 +110,10 @@ def prepare_runs(training: Training, runs: Sequence[Run]) -> list[Job]:
 
 
 def _prepared(training: Training, run: Run) -> Job:
-    job, config = training.job(run), training.config
+    job = training.job(run)
     job.directory.mkdir(parents=True, exist_ok=True)
     write_record(job.directory / "config.json", run_config_of(training, run))
-    needed = JobRecord(
-        data_dir=_absolute(resolve_data_dir(training.data_dir)),
-        data_file=_absolute(training.data_file),
-        initial_weights="" if config.initial_weights == "none" else os.path.abspath(config.initial_weights),
-        device=training.device,
-        nproc=training.nproc,
-        shard=training.shard,
-        plugins=[origin.module for origin in training.plugins],
-        trackers=list(training.trackers),
-    )
-    write_record(job.directory / "job.json", needed)
+    write_record(job.directory / "job.json", training.needed)
     if not _may_be_in_training(job):
         write_status(job.directory, "queued")
     return job

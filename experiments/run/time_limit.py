@@ -48,19 +48,16 @@ class TimeLimit:
         return self.of_run[without_rate(job.run.variant)] * (1 - min(_steps_done(job) / self.steps, 1))
 
     def allows(self, job: Job) -> bool:
-        """Whether a run may be started now."""
+        """Whether a run may be started now; then it is."""
         self.reached = self.reached or self.seconds(job) > self.left
+        if not self.reached and not _steps_done(job):
+            self._started[job] = self._clock()
         return not self.reached
 
     def is_over(self) -> bool:
         """Whether no time is left."""
         self.reached = self.reached or not self.left
         return not self.left
-
-    def begins(self, job: Job) -> None:
-        """A run is started."""
-        if not _steps_done(job):
-            self._started[job] = self._clock()
 
     def ends(self, job: Job) -> None:
         """Take the time of a run that ended well as that of its variant, start and evaluations included."""

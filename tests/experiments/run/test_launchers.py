@@ -234,6 +234,17 @@ def begun(local, tmp_path):
     return directory
 
 
+def test_another_machine_must_have_the_same_code(begun):
+    needed = json.loads((begun / "job.json").read_text()) | {"code_sha256": "0" * 64}
+    (begun / "job.json").write_text(json.dumps(needed))
+    assert train_directory(begun) == 0  # what the same machine has is the comparison's
+    (begun / "status.json").unlink()
+    (begun / "job.json").write_text(json.dumps(needed | {"host": "another"}))
+    assert train_directory(begun) == 1
+    reason = run_status(begun.parents[1], VARIANT, 0).reason
+    assert "has other code of linear-rope than another, where its command was given" in reason
+
+
 def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, monkeypatch, capsys):
     root, running = begun.parents[1], {"state": "running", "reason": None}
     (root / "comparison.json").write_bytes((local.parents[1] / "comparison.json").read_bytes())

@@ -3,7 +3,6 @@
 import dataclasses
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -13,9 +12,10 @@ import time
 
 import pytest
 
-from experiments.objects import Run
+from experiments.objects import Needs, Run
 from experiments.records.files import write_json
 from experiments.records.record import run_status
+from experiments.run.local import Local
 from tests.experiments.run.conftest import PROJECT, train
 from tests.made_up import metrics_rows
 
@@ -52,22 +52,17 @@ def test_runs_start_wherever_this_process_was_started_and_with_its_environment_a
     assert run_status(training.root, *RUN).trained_with[0].kernel == "PyTorch"
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_runs_at_a_time_have_a_gpu_each(tmp_path, training):
-    (tmp_path / "which_gpus.py").write_text("import os\nprint('my GPUs:', os.environ['CUDA_VISIBLE_DEVICES'])\n")
-    arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]
-    arguments += ["--seeds", "3", "--steps", "20", "--workers", "3", "--device", "cpu", "--plugin", "which_gpus"]
-    command = [sys.executable, "-m", "experiments", "run", "convergence", *arguments, "--out", str(tmp_path / "out")]
-    variables = {"CUDA_VISIBLE_DEVICES": "4,7", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PROJECT)])}
-    subprocess.run(command, cwd=PROJECT, env=os.environ | variables, check=True)
-    logs = [(tmp_path / f"out/softmax-none/seed{seed}/log.txt").read_text() for seed in range(3)]
-    assert [re.findall("my GPUs: (.*)", log) for log in logs] == [["4"], ["7"], ["4"]]
+@pytest.mark.parametrize(("nproc", "gpus"), [(1, ["4", "7", "4"]), (2, ["4,7", "4,7", "4,7"])])
+def test_runs_at_a_time_have_gpus_of_their_own(training, monkeypatch, nproc, gpus):
+    told = []
+    monkeypatch.setattr(Local, "tell", lambda self, **what: told.append(what["variables"]["CUDA_VISIBLE_DEVICES"]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    Local(workers=3, needs=Needs(nproc=nproc)).start([training.job(RUN)] * 3)
+    assert told == gpus
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.full), 1.5])
-def test_a_group_that_is_told_to_stop_while_its_first_run_starts_stops_cleanly(tmp_path, training, seconds):
+def test_a_group_that_is_told_to_stop_while_its_first_run_starts_stops_cleanly(tmp_path, training):
     out = tmp_path / "out"
     arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]
     command = [sys.executable, "-m", "experiments", "run", "convergence", *arguments, "--out", str(out)]
@@ -76,7 +71,7 @@ def test_a_group_that_is_told_to_stop_while_its_first_run_starts_stops_cleanly(t
     while not (out / "comparison.json").exists():
         assert process.poll() is None
         time.sleep(0.001)
-    time.sleep(seconds)  # the fork server starts, and imports PyTorch for a while
+    time.sleep(1.5)  # the parent of runs starts, and imports PyTorch for a while
     os.killpg(process.pid, signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert errors == ""

@@ -67,7 +67,7 @@ def test_a_limit_learns_from_what_has_ended_and_knows_when_it_is_over(tmp_path):
     resumed.directory.mkdir()
     (resumed.directory / "metrics.jsonl").write_text('{"step": 5, "tokens": 1, "split": "train", "loss": 1.0}\n')
     for job in (fast, slow, resumed):
-        limit.begins(job)
+        assert limit.allows(job)
     now[0] = 20.0
     limit.ends(fast)
     limit.ends(resumed)
