@@ -6,7 +6,12 @@ from typing import Any
 from experiments.gpu.speeds import OURS
 from experiments.study import read_toml
 
-TARGETS: list[dict[str, Any]] = read_toml(Path(__file__).with_name("targets.toml"))["target"]
+FIELDS = ("what", "value", "least", "stretch", "most")
+TARGETS: list[dict[str, Any]] = []
+for group in read_toml(Path(__file__).with_name("targets.toml"))["group"]:
+    for line in group["targets"]:
+        said = {"value": group.get("value")} | {name: line[name] for name in line if name in FIELDS}
+        TARGETS.append(said | {"where": group["where"] | {name: line[name] for name in line if name not in FIELDS}})
 REACHED, MISSED, NOT_MEASURED = "reached", "missed", "not measured"
 
 Record = dict[str, Any]

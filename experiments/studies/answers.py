@@ -25,9 +25,6 @@ SHOWN = 8
 END = 160
 """characters of a document's beginning, and of its end, in a sample"""
 
-Told = Callable[["pd.Series[str]"], Mapping[str, str]]
-"""from what each variant says of a text to what the table has of it"""
-
 ANSWERS = Table(
     "answers",
     RUN | {"number": whole(0, 10**9)},
@@ -55,18 +52,15 @@ def collect_answers(root: Path, comparison: Comparison, objective: Classificatio
         rows = spread(np.arange(len(chosen)), KEPT) if objective.is_score else half_and_half(is_right, KEPT)
         texts = [shortened(each) for each in objective.examples.texts("test").iloc[chosen[rows]].to_numpy()]
         tokens = objective.whole_lengths("test", chosen[rows])
+        shared = {
+            "seed": first.seeds[0],
+            "number": chosen[rows],
+            "tokens": tokens,
+            "text": texts,
+            "label": labels[rows],
+        }
         parts = [
-            pd.DataFrame(
-                {
-                    "variant": name,
-                    "seed": first.seeds[0],
-                    "number": chosen[rows],
-                    "tokens": tokens,
-                    "text": texts,
-                    "label": labels[rows],
-                    "said": [answers[row] for row in rows],
-                }
-            )
+            pd.DataFrame(shared | {"variant": name, "said": np.array(answers, dtype=object)[rows]})[ANSWERS.columns]
             for name, answers in said.items()
         ]
         ANSWERS.write(root, *parts)
@@ -107,32 +101,22 @@ def shortened(texts: Sequence[str]) -> str:
     return " | ".join(line if len(line) <= 2 * END else f"{line[:END]} […] {line[-END:]}" for line in lines)
 
 
-def samples_of(rows: Rows, told: Told) -> pd.DataFrame | None:
-    """The table of samples, if there are some; its words are the seed and the variant that is ``judge``."""
-    answers = ANSWERS.read(rows.root)
-    if answers is None or answers.empty:
+def samples_of(rows: Rows, told: Callable[["pd.Series[str]"], Mapping[str, str]]) -> pd.DataFrame | None:
+    """The table of samples, if there are some: of each text itself, its label, and what ``told`` makes of what the
+    variants say of it, by name. Its words are the seed and the variant that is ``judge``.
+    """
+    answers, has_classes = ANSWERS.read(rows.root), bool(rows.comparison.objective.classes)
+    if answers is None:
         return None
-    table = samples_table(answers, rows.comparison, told)
     by = judge(rows.comparison, dict.fromkeys(answers["variant"]))
+    judged = answers[answers["variant"] == by].set_index("number")
+    agree = judged["said"] == judged["label"]
+    lines = []
+    places = half_and_half(agree.to_numpy(), SHOWN) if has_classes else spread(np.arange(len(judged)), SHOWN)
+    for number, text in judged.iloc[places].iterrows():
+        remark = f" ({by} is {'right' if agree[number] else 'wrong'})" if has_classes else ""
+        lines += [(f"text of {text['tokens']:,} tokens", text["text"]), ("label", f"{text['label']}{remark}")]
+        lines += told(answers[answers["number"] == number].set_index("variant")["said"]).items()
+    table = pd.DataFrame(lines, columns=["of", "words"])
     table.attrs = {"seed": int(answers["seed"].iloc[0]), "judge": by}
     return table
-
-
-def samples_table(answers: pd.DataFrame, comparison: Comparison, told: Told) -> pd.DataFrame:
-    """Rows of strings: of each text itself, its label, and what is ``told`` of what the variants say, by name."""
-    by = judge(comparison, dict.fromkeys(answers["variant"]))
-    judged = answers[answers["variant"] == by].set_index("number")
-    agree = (judged["said"] == judged["label"]).to_numpy()
-    places = half_and_half(agree, SHOWN) if comparison.objective.classes else spread(np.arange(len(judged)), SHOWN)
-    rows = []
-    for number in judged.index[places]:
-        text = judged.loc[number]
-        is_right = "right" if text["said"] == text["label"] else "wrong"
-        remark = f" ({by} is {is_right})" if comparison.objective.classes else ""
-        said = answers[answers["number"] == number].set_index("variant")["said"]
-        rows += [
-            {"of": f"text of {text['tokens']:,} tokens", "words": text["text"]},
-            {"of": "label", "words": f"{text['label']}{remark}"},
-            *({"of": name, "words": words} for name, words in told(said).items()),
-        ]
-    return pd.DataFrame(rows)

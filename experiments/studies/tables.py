@@ -10,8 +10,8 @@ import pandas as pd
 
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, by_seed
-from experiments.records.csv_files import REMEDY, TEXT, Column, find_table, read_csv, whole
-from experiments.records.files import write_atomically, wrong_file
+from experiments.records.csv_files import TEXT, Column, find_table, read_csv, whole
+from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
 from experiments.train.models import Trained
 from experiments.train.trained_models import finished_runs, trained_models
@@ -31,8 +31,6 @@ class Table:
     """columns, in which no two rows are alike"""
     values: dict[str, Column]
     """the other columns"""
-    problem: Callable[[pd.DataFrame], str] = lambda table: ""
-    """what else is wrong with a table, if something is"""
 
     @property
     def columns(self) -> list[str]:
@@ -43,10 +41,7 @@ class Table:
         path = find_table(root / f"{self.name}.csv")
         if path is None:
             return None
-        table = read_csv(path, self.key | self.values, key=list(self.key))
-        if problem := self.problem(table):
-            raise wrong_file(str(path), problem, REMEDY)
-        return table
+        return read_csv(path, self.key | self.values, key=list(self.key))
 
     def write(self, root: Path, *parts: pd.DataFrame, float_format: str = "%.9g") -> None:
         """Write all parts as one, if there are any."""

@@ -15,9 +15,9 @@ from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
 from experiments.studies.length.measure import ends_with_its_context, measure_lengths
+from experiments.studies.state_tracking.measure import are_right
 from experiments.studies.tables import RUN, Table
 from experiments.train.objectives import NextToken
-from experiments.train.steps import autocast
 from linear_rope.model import CausalLM
 
 WINDOWS = 32
@@ -50,12 +50,15 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     tests = list(_tests(objective.corpus.sequences, factors, pairs, min(SEQUENCES, most)))
     config = Config(**comparison.config)
 
+    def share_right(model: CausalLM, tokens: Tensor, targets: Tensor) -> float:
+        return int(are_right(model, tokens, targets, config).sum()) / int((targets != NOT_SCORED).sum())
+
     def accuracies(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
         ends = ends_with_its_context(name)
         if ends:
             yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
         rows = [
-            (number_of, factor, _accuracy(model, tokens, targets, config))
+            (number_of, factor, share_right(model, tokens, targets))
             for number_of, factor, tokens, targets in tests
             if factor == 1 or not ends
         ]
@@ -79,14 +82,3 @@ def _tests(
                 drawn = longer.draw(generator, count)
             tokens = drawn.astype("int64")
             yield number_of, factor, torch.from_numpy(tokens[:, :-1]), torch.from_numpy(longer.targets(tokens))
-
-
-@torch.no_grad()
-def _accuracy(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> float:
-    """The share of the scored targets that get the largest logit."""
-    device, right = next(model.parameters()).device, 0
-    at_once = max(1, 2**14 // inputs.shape[1])
-    for part, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
-        with autocast(config, device):
-            right += int((model(part.to(device)).argmax(-1).cpu() == wanted).sum())
-    return right / int((targets != NOT_SCORED).sum())

@@ -13,8 +13,10 @@ from torch import Tensor
 from experiments.config import Config
 from experiments.judge.statistics import estimates
 from experiments.records.csv_files import number, whole
+from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table, whole_means
+from experiments.train.masked import MaskedToken
 from experiments.train.objectives import NextByte, NextToken, Objective, evenly_spaced
 from experiments.train.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope import FavorPlus, apply_rope
@@ -47,17 +49,11 @@ SPANS, SPAN_CONTEXTS = 8, 16
 """stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
 
-def _mask_problem(mask: pd.DataFrame) -> str:
-    if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-        return "has a mean that is not between low and high"
-    return "has an odd num_features" if (mask["num_features"] % 2).any() else ""
-
-
 _DISTANCE, _DRAW = {"distance": whole(0, 2**20)}, {"draw": whole(0, 10**6)}
 BOUND = Table("bound", _DISTANCE, {"bound": number()})
 BOUND_BY_WIDTH = Table("bound_widths", {"width": whole(2, 4096)}, {"near": number(0), "far": number(0)})
 _INTERVAL = dict.fromkeys(("mean", "low", "high"), number())
-MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, _INTERVAL, _mask_problem)
+MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, _INTERVAL)
 KEPT_MASK = Table("mask_draws", _DISTANCE | _DRAW, {"expected": number(), "ratio": number()})
 SCORES = Table("scores", _DRAW | _DISTANCE, {"equal": number(), "gaussian": number(), "over_bound": number(0)})
 ATTENTION = Table("attention", RUN | {"layer": whole(0, 255)} | _DISTANCE, {"signed": number(), "absolute": number(0)})
@@ -233,3 +229,70 @@ bound_falls = BOUND_BY_WIDTH.samples("width", len(BOUND_WIDTHS), "widths")
 mask_error = KEPT_MASK.samples(planned=MASK_DRAWS)
 weights = ATTENTION.samples("seed", prepare=near_and_far)
 position_loss = POSITION_LOSS.samples("seed", prepare=by_end)
+
+
+UNIFORM = "uniform attention"
+BY_HAND = "worked out by hand"
+EXPECTED_BOUND = {0: 32.5, 1: 31.5, 50: 12.63, 100: 10.23, 200: 7.24, 256: 6.54}
+"""what RoFormer's Figure 2 shows by distance, worked out from its definition; the paper prints no numbers"""
+EXPECTED_SIMILARITY = {128: 0.284, 256: 0.354, 512: 0.185, 1024: 0.263}
+"""c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
+EQUAL, INDEPENDENT = "a key equal to its query", "an independent key"
+
+
+def attention(root: Path) -> pd.DataFrame | None:
+    """Columns quantity (absolute, signed), variant, seed, layer, distance, value; one variant is ``UNIFORM``."""
+    found = ATTENTION.read(root)
+    if found is None:
+        return None
+    places = found[["layer", "distance"]].drop_duplicates()
+    uniform = uniform_weight(found, read_comparison(root))
+    even = places.assign(variant=UNIFORM, seed=0, absolute=uniform, signed=uniform)
+    keys = ["variant", "seed", "layer", "distance"]
+    return pd.concat([found, even]).melt(keys, ["absolute", "signed"], "quantity", "value")
+
+
+def uniform_weight(attention: pd.DataFrame, comparison: Comparison) -> float:
+    """The mean weight at any distance if each query gave equal weights to all keys that it sees."""
+    length = 2 * (int(attention["distance"].max()) + 1)
+    if comparison.objective.name == MaskedToken.name:  # it sees those behind it too
+        return 1 / length
+    return float((1 / np.arange(length // 2 + 1, length + 1)).mean())
+
+
+def bound(root: Path) -> pd.DataFrame | None:
+    """Columns by (computed here, or worked out by hand), distance, value."""
+    found = BOUND.read(root)
+    if found is None:
+        return None
+    by_hand = pd.DataFrame({"distance": EXPECTED_BOUND.keys(), "value": EXPECTED_BOUND.values(), "by": BY_HAND})
+    return pd.concat([found.rename(columns={"bound": "value"}).assign(by="computed here"), by_hand])
+
+
+def scores(root: Path) -> pd.DataFrame | None:
+    """Columns key, by, draw, distance, value: the scores of real draws, and c(Δ) worked out by hand."""
+    found = SCORES.read(root)
+    if found is None:
+        return None
+    drawn = found.rename(columns={"equal": EQUAL, "gaussian": INDEPENDENT})
+    drawn = drawn.melt(["draw", "distance"], [EQUAL, INDEPENDENT], "key", "value").assign(by="mean over draws")
+    by_hand = {"distance": EXPECTED_SIMILARITY.keys(), "value": EXPECTED_SIMILARITY.values()}
+    return pd.concat([drawn, pd.DataFrame(by_hand).assign(key=EQUAL, by=BY_HAND)])
+
+
+def expected(root: Path) -> pd.DataFrame:
+    """Columns num_features, key, distance, value: c(Δ) at many distances for each width, and 0 of independent keys."""
+    every = torch.linspace(0, DISTANCES[-1], 2049, dtype=torch.float64).round().long().unique()
+    parts = [
+        pd.DataFrame({"num_features": width, "distance": every, "value": expected_rope_mask(every, width)})
+        for width in sorted({*MASK_FEATURES, HEAD_DIM})
+    ]
+    found = pd.concat(parts)
+    found["key"] = np.where(found["num_features"] == HEAD_DIM, EQUAL, "")
+    return pd.concat([found, pd.DataFrame({"distance": every, "value": 0.0, "key": INDEPENDENT})])
+
+
+def loss_by_position(root: Path) -> pd.DataFrame | None:
+    """With ``middle``, that of the range of positions."""
+    found = POSITION_LOSS.read(root)
+    return None if found is None else found.assign(middle=(found["first"] + found["last"] + 1) / 2)

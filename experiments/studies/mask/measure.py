@@ -80,3 +80,13 @@ def _redrawn(every: int, sample: ReadSample) -> ReadSample:
         return replace(found, notes=(*found.notes, note))
 
     return read
+
+
+def risen(root: Path) -> pd.DataFrame | None:
+    """By variant and seed the loss with new features, mean over draws, minus that with its own."""
+    redrawn = REDRAWN.read(root)
+    if redrawn is None:
+        return None
+    losses = redrawn.pivot(index=["variant", "seed"], columns="draw", values="bits_per_byte")
+    found = losses.drop(columns=0).mean(axis=1) - losses[0]
+    return found.dropna().rename("value").reset_index()

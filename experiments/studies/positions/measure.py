@@ -9,9 +9,10 @@ import torch
 from experiments.config import Config
 from experiments.console import counted
 from experiments.records.csv_files import TEXT, number, whole
+from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
+from experiments.studies.length.measure import AS_TRAINED, LOSSES, measure_lengths, window_means
 from experiments.studies.length.measure import loss as loss
-from experiments.studies.length.measure import measure_lengths
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.studies.tables import Table
 from experiments.train.evaluate import on_device
@@ -71,3 +72,29 @@ def measure_cost(root: Path, comparison: Comparison, objective: NextToken) -> li
 
 
 step_time = COST.samples("round", ROUNDS, "rounds")
+
+
+def costs(root: Path) -> pd.DataFrame | None:
+    """By variant and round (as a seed) the time of a step over that of its kernel without positions, less 1."""
+    measured = COST.read(root)
+    if measured is None:
+        return None
+    times = measured.pivot(index="round", columns="variant", values="seconds")
+    without = {each.name: f"{each.kernel}-none" for each in read_comparison(root).variants}
+    pairs = {name: base for name, base in without.items() if {name, base} <= {*times} and name != base}
+    ratios = pd.DataFrame({name: times[name] / times[base] - 1 for name, base in pairs.items()})
+    long = ratios.rename_axis("seed").reset_index().melt("seed", var_name="variant")
+    return long.dropna(subset="value")
+
+
+def rises(root: Path) -> pd.DataFrame | None:
+    """By variant and seed the loss in the longest windows minus that in windows of the training length."""
+    measured = LOSSES.read(root)
+    if measured is None:
+        return None
+    means = window_means(measured[measured["method"] == AS_TRAINED])
+    wide = means.pivot(index=["variant", "seed"], columns="length", values="bits_per_byte")
+    short = wide.columns.min()
+    if LONGEST * short not in wide:
+        return None
+    return (wide[LONGEST * short] - wide[short]).dropna().rename("value").reset_index()

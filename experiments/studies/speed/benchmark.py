@@ -11,7 +11,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,35 +80,16 @@ def reason(error: Exception) -> str:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)`` in a process that has done nothing else yet.
-
-    Raises:
-        RuntimeError: it raised, or its process was killed (out of memory, say).
-    """
+    """``function(*arguments)`` in a process that has done nothing else yet. Raises RuntimeError that says why not."""
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     # What each process imports, here once for all of them: its module, the command line, which is the main module,
     # and what an optimiser's first step imports.
     context.set_forkserver_preload([function.__module__, "experiments.cli", "torch._dynamo"])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, function, arguments), daemon=True)
-    process.start()
-    sender.close()
-    try:
-        answer, failure = receiver.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"its process ended with exit status {process.exitcode}") from None
-    process.join()
-    if failure:
-        raise RuntimeError(failure)
-    return answer
-
-
-def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    try:
-        sender.send((function(*arguments), ""))
-    except Exception as error:
-        sender.send((None, reason(error)))
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except Exception as error:
+            raise RuntimeError(reason(error)) from error
 
 
 def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:

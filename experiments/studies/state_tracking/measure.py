@@ -12,6 +12,7 @@ from torch import Tensor
 from experiments.config import Config
 from experiments.data.generated import StateTracking, split_generator
 from experiments.records.csv_files import number, whole
+from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.length.measure import ends_with_its_context
 from experiments.studies.tables import RUN, Table
@@ -42,7 +43,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
         if ends_with_its_context(name):
             yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
             return
-        right = _right(model, inputs, targets, config)
+        right = are_right(model, inputs, targets, config).double()
         ends = [factor * sequences.length for factor in FACTORS]
         rows = [
             (factor, right[:, first:last].mean().item())
@@ -60,14 +61,24 @@ def guessing(comparison: Comparison) -> float:
 
 
 @torch.no_grad()
-def _right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> Tensor:
-    """(B, N) of 0 and 1: where the product has the largest logit."""
+def are_right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> Tensor:
+    """(B, N) bool: where the target has the largest logit."""
     device = next(model.parameters()).device
     found = []
-    for part in inputs.split(config.batch_size):
+    for part in inputs.split(max(1, 2**14 // inputs.shape[1])):
         with autocast(config, device):
             found.append(model(part.to(device)).argmax(-1).cpu())
-    return (torch.cat(found) == targets).double()
+    return torch.cat(found) == targets
 
 
 accuracy = ACCURACIES.samples("seed")
+
+
+def tracked(root: Path) -> pd.DataFrame | None:
+    """The accuracy by the last position of each range; a variant "guessing" besides."""
+    found, comparison = ACCURACIES.read(root), read_comparison(root)
+    if found is None:
+        return None
+    chance = pd.DataFrame({"variant": "guessing", "seed": 0, "factor": FACTORS, "accuracy": guessing(comparison)})
+    rows = pd.concat([found, chance]).rename(columns={"accuracy": "value"})
+    return rows.assign(last=rows["factor"] * int(comparison.config["context"]))

@@ -10,13 +10,15 @@ from experiments.data.registry import load_corpus
 from experiments.judge.statistics import estimates
 from experiments.studies.decay import measure as decay
 from experiments.studies.decay.measure import (
+    EQUAL,
+    EXPECTED_SIMILARITY,
     HEAD_DIM,
     MASK_FEATURES,
+    expected,
     mask_draws_table,
     mask_table,
     scores_table,
 )
-from experiments.studies.decay.rows import EQUAL, EXPECTED_SIMILARITY, expected
 from experiments.train.chosen_objective import make_objective
 from experiments.train.position_loss import bins, by_bin, losses_by_position, overlapping
 from tests.made_up import make_record
@@ -39,22 +41,6 @@ def test_the_mean_of_real_draws_is_the_expected_mask(mask):
         # 36 comparisons: 4 standard errors are exceeded by chance once in 440 runs, and the draws are fixed.
         assert abs(row.mean - row.expected) < 4 * standard_error
         assert standard_error < 0.05
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("16,1,0.9,0.95,1.0", "has a mean that is not between low and high"),
-        ("15,1,0.9,0.8,1.0", "has an odd num_features"),
-        ("16,1,0.9,nan,1.0", "row 1, column low is 'nan'"),
-        ("16,1,0.9,0.8,1.0\n16,1,0.9,0.8,1.0", "has two rows of the same num_features, distance"),
-        ("16,9999999,0.9,0.8,1.0", "row 1, column distance is '9999999', expected a number from 0 to"),
-    ],
-)
-def test_a_mask_that_cannot_be_drawn_is_refused(tmp_path, row, message):
-    (tmp_path / "mask.csv").write_text(f"num_features,distance,mean,low,high\n{row}\n")
-    with pytest.raises(ValueError, match=rf"mask\.csv.*{message}"):
-        decay.MASK.read(tmp_path)
 
 
 def test_scores_of_equal_content_average_to_c_and_rise_again(scores):

@@ -8,10 +8,8 @@ import pytest
 from experiments import load
 from experiments.cli import main
 from experiments.data.registry import load_data
-from experiments.presets import get_preset
 from experiments.show.entries import tables_over
 from experiments.studies.answers import ANSWERS
-from experiments.studies.glue.table import PART, TASKS
 from experiments.studies.registry import STUDIES
 from linear_rope.heads import Classifier, MaskedLM
 
@@ -131,16 +129,3 @@ def test_the_page_over_all_tasks_has_the_table(task):
 def test_without_a_finished_run_there_is_no_table(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "mrpc", "softmax-rope", 1, fates={("softmax-rope", 0): ("running", "")})
     assert tables_over(STUDY, [root]) == []
-
-
-def test_presets_run_all_tasks_of_the_table():
-    for name in ("cpu", "gpu"):
-        tasks = get_preset(name, STUDY).of_data
-        assert {each.removesuffix(PART) for each in tasks} == {*TASKS}
-        assert all(
-            settings.get("instead_of") == each.removesuffix(PART) for each, settings in tasks.items() if PART in each
-        )
-        for task in tasks:
-            config = get_preset(name, STUDY).config_of({"data": task})
-            assert config.tested == "best"
-            assert config.steps % config.evaluate_every == 0

@@ -1,6 +1,7 @@
 """The study of long documents: a run from the command line to the report, and verdicts from made-up figures."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,12 @@ from experiments.config import Config
 from experiments.data.registry import load_data
 from experiments.records.record import read_comparison
 from experiments.studies import answers
-from experiments.studies.answers import ANSWERS, samples_table
+from experiments.studies.answers import ANSWERS, samples_of
 from experiments.studies.long_documents import measure as measured
 from experiments.train.chosen_objective import make_objective
 from tests.made_up import make_record, metrics_rows
+
+from .conftest import write
 
 VARIANTS = ["softmax-rope@context=64", "softmax-rope@context=512", "elu+1-rope-after@context=512"]
 SMALL = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--log-every", "2", "--context", "512"]
@@ -79,22 +82,6 @@ def test_every_run_has_its_own_length_and_equal_texts(made):
     assert again.tolist() == few.tolist()
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_learned_positions_have_a_table_of_their_length(tmp_path):
-    out = tmp_path / "learned"
-    names = "softmax-learned@context=64,softmax-learned@context=128"
-    words = ["run", "long-documents", *SMALL, "--variants", names, "--workers", "1", "--out", str(out)]
-    assert main(words) == 0
-    tables = {variant.name: variant.position_parameters for variant in read_comparison(out).variants}
-    assert tables == {f"softmax-learned@context={length}": length * 32 for length in (64, 128)}
-    # What measures all of them builds each with its own table.
-    assert {*pd.read_csv(out / "answers.csv")["variant"]} == {*tables}
-    assert main([*words, "--reuse", str(out), "--out", str(tmp_path / "again")]) == 0
-    status = json.loads((tmp_path / "again/softmax-learned@context=64/seed0/status.json").read_text())
-    assert "taken over from learned" in status["notes"][0]
-
-
 def test_a_dry_run_counts_what_each_variant_reads(tmp_path, capsys):
     assert main([*WORDS, "--dry-run", "--out", str(tmp_path / "planned")]) == 0
     said = capsys.readouterr().out
@@ -111,33 +98,6 @@ def test_another_length_needs_labelled_texts(tmp_path, capsys, study):
     assert "--variants gives a context of 16" in line
     assert "give --data of labelled texts, such as imdb-sentiment" in line
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_the_labelled_legal_cases_where_they_are(tmp_path, capsys):
-    folder = tmp_path / "data/cail2019_scm"
-    folder.mkdir(parents=True)
-    words = ["run", "long-documents", *SMALL, "--data", "cail2019-scm", "--data-dir", str(tmp_path / "data")]
-    words += ["--variants", "softmax-rope@context=16,elu+1-rope-after@context=32", "--workers", "1"]
-    # What the sample has alone is not enough.
-    (folder / "input.txt").write_text('{"A": "a", "B": "b", "C": "c"}\n')
-    assert main([*words, "--out", str(tmp_path / "out")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: --data cail2019-scm: cail2019_scm/train.json is not there; place it in --data-dir")
-    for name, count in (("train", 5102), ("valid", 1500), ("test", 1536)):
-        rows = [
-            {"A": f"原告借款{n}元" * 8, "B": f"被告还款{n % 7}元" * 8, "C": f"离婚{n % 5}" * 9, "label": "BC"[n % 2]}
-            for n in range(count)
-        ]
-        lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
-        (folder / f"{name}.json").write_text(lines, encoding="utf-8")
-    assert main([*words, "--examples", "200", "--out", str(tmp_path / "out")]) == 0
-    comparison = read_comparison(tmp_path / "out")
-    assert comparison.data[0].splits == {"train": 200, "validation": 1500, "test": 1536}
-    assert "Trained on 200 of the 5,102 examples" in comparison.data[0].note
-    answers = pd.read_csv(tmp_path / "out/answers.csv")
-    assert answers["said"].isin(["one", "other"]).all()
-    assert " | " in answers["text"].iloc[0]
 
 
 def test_other_tasks_have_no_documents(next_byte, tmp_path):
@@ -162,13 +122,14 @@ def test_samples_are_half_right_and_half_wrong():
     assert answers.half_and_half(is_right[:9], 4).tolist() == [0, 8]
 
 
-def test_of_the_samples_that_are_shown_half_are_right():
+def test_of_the_samples_that_are_shown_half_are_right(tmp_path):
     objective = {"name": "labels of texts", "metric": "accuracy", "unit": "share of examples", "better": "higher"}
     objective |= {"vocabulary": 300, "classes": ["good", "bad"]}
     record = make_record(variants=["softmax-rope"], objective=objective)
     rows = [
         ("softmax-rope", 0, number, number, "a text", "good", "good" if number < 20 else "bad") for number in range(24)
     ]
-    shown = samples_table(pd.DataFrame(rows, columns=ANSWERS.columns), record, dict)
+    write(ANSWERS, tmp_path, rows)
+    shown = samples_of(SimpleNamespace(root=tmp_path, comparison=record), dict)
     remarks = shown[shown["of"] == "label"]["words"].tolist()
     assert remarks == ["good (softmax-rope is right)"] * 4 + ["good (softmax-rope is wrong)"] * 4

@@ -10,7 +10,7 @@ from experiments import load
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.records.schema import NEXT_BYTE
-from experiments.studies.decay.rows import uniform_weight
+from experiments.studies.decay.measure import uniform_weight
 from experiments.studies.registry import STUDIES
 from experiments.train.tokens import TextTokenizer
 from linear_rope.heads import MaskedLM

@@ -1,15 +1,19 @@
 """Tables of trained models: what was measured on weights that are gone stays."""
 
 import pandas as pd
+import pytest
 
 from experiments.config import Config
-from experiments.records.csv_files import number
+from experiments.judge.curves import read_curves
+from experiments.judge.runs import Runs
+from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import read_comparison
 from experiments.studies.tables import RUN, Table
 from experiments.train.checkpoint import save_checkpoint
 from experiments.train.models import build_model
 from experiments.train.optimizers import make_optimizer
 from experiments.variants import get_variant
+from tests.made_up import make_record
 
 NORMS = Table("norms", RUN, {"norm": number(0)})
 
@@ -35,3 +39,37 @@ def test_rows_of_runs_whose_weights_are_gone_stay(make_comparison, tmp_path, nex
     ]
     assert notes == left_out
     assert NORMS.read(root).values.tolist() == [["softmax-rope", 0, 0.5], ["elu+1-none", 1, 1.0]]
+
+
+DRAWS = Table("draws", {"draw": whole(0, 9), "kind": TEXT}, {"error": number()})
+
+
+def test_a_sample_has_the_draws_of_which_all_is_there(tmp_path):
+    rows = [(draw, kind, value + draw) for draw in range(3) for kind, value in (("a", 1.0), ("b", 0.5))]
+    DRAWS.write(tmp_path, pd.DataFrame(rows[:-1], columns=DRAWS.columns))
+    difference = DRAWS.samples(planned=3)(kind="a", against=[{"kind": "b"}], value="a - b")
+    found = difference(tmp_path, make_record(), None)
+    assert (found.values, found.unfinished, found.unit_of_sample) == ({0: 0.5, 1: 0.5}, 1, "draws")
+    for row, said in (
+        ("0,a,nan", "row 1, column error is 'nan'"),
+        ("10,a,1", "column draw is '10', expected a number from 0 to 9"),
+        ("0,a,1\n0,a,2", "has two rows of the same draw, kind"),
+    ):
+        (tmp_path / "draws.csv").write_text(f"draw,kind,error\n{row}\n")
+        with pytest.raises(ValueError, match=rf"draws\.csv.*{said}"):
+            difference(tmp_path, make_record(), None)
+    (tmp_path / "draws.csv").unlink()
+    assert difference(tmp_path, make_record(), None) is None
+
+
+def test_a_sample_by_seed_lacks_what_is_not_measured(make_comparison, tmp_path):
+    root = make_comparison(
+        tmp_path / "made-up", "softmax-rope,elu+1-none", 3, fates={("elu+1-none", 2): ("failed", "why")}
+    )
+    comparison = read_comparison(root)
+    rows = [("softmax-rope", 0, 2.0), ("softmax-rope", 1, 2.0), ("elu+1-none", 0, 0.5)]
+    NORMS.write(root, pd.DataFrame(rows, columns=NORMS.columns))
+    sample = NORMS.samples("seed")(variant="softmax-rope", other="elu+1-none")
+    found = sample(root, comparison, Runs(root, comparison, read_curves(root, comparison)))
+    assert found.values == {0: 1.5}
+    assert (found.planned, found.lost) == (3, ("seed 2: elu+1-none failed: why",))

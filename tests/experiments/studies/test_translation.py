@@ -10,12 +10,9 @@ import pytest
 from experiments import load
 from experiments.cli import main
 from experiments.config import Config
-from experiments.presets import get_preset
-from experiments.studies.registry import STUDIES
 from experiments.studies.translation import measure as measured
 from tests.made_up import make_record
 
-STUDY = STUDIES["translation"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
 SMALL = ["--steps", "8", "--checkpoint-every", "2", "--evaluate-every", "4", "--log-every", "2"]
 
@@ -72,16 +69,6 @@ def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measu
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_a_damaged_file_of_scores_is_made_again(made, tmp_path):
-    out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
-    before = (out / "bleu.csv").read_bytes()
-    (out / "bleu.csv").write_text("nonsense\n1\n")
-    assert main([*words, "--out", str(out)]) == 0
-    assert (out / "bleu.csv").read_bytes() == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_path):
     words = ["run", "translation", "--preset", "smoke", "--variants", "softmax-rope", *SMALL, "--seeds", "2"]
     out = tmp_path / "tuned"
@@ -134,16 +121,3 @@ def test_another_task_has_no_bleu(next_byte, tmp_path):
     config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
     (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
     assert "give --data multi30k" in note
-
-
-def test_presets_train_and_search_as_the_published_method_does():
-    assert (measured.BEAMS, measured.LENGTH_PENALTY) == (4, 0.6)
-    assert {name: get_preset(name, STUDY).config.data for name in ("cpu", "gpu", "paper")} == {
-        "cpu": "multi30k", "gpu": "wmt14", "paper": "wmt14",
-    }  # fmt: skip
-    for name in STUDY.presets:
-        config = get_preset(name, STUDY).config
-        assert config.kept_checkpoints == measured.AVERAGED
-        assert config.label_smoothing == 0.1
-        assert config.schedule == "inverse-sqrt"
-        assert config.steps >= measured.AVERAGED * config.checkpoint_every
