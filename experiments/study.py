@@ -119,8 +119,10 @@ def resolve(part: Part | None) -> Callable[..., Any]:
 def read_study(directory: Path) -> Study:
     """The study of a folder, which has its name with _ for -.
 
-    study.toml has its fields and its words; claims.toml, if there is one, its claims; measure.py, if there is one,
-    its function ``measure``, what its claims take samples with, and the constants in its words.
+    study.toml has its fields and its words, and beside ``presets`` what these set: ``sizes`` has a row for each
+    setting, with a value for each preset ("" where it sets none), ``of_data`` what a preset has of that name;
+    claims.toml, if there is one, its claims; measure.py, if there is one, its function ``measure``, what its claims
+    take samples with, and the constants in its words.
     """
     fields: dict[str, Any] = {}
     if (directory / "claims.toml").exists():
@@ -128,7 +130,12 @@ def read_study(directory: Path) -> Study:
     if (directory / "measure.py").exists():
         module = f"experiments.studies.{directory.name}.measure"
         fields |= {"measure": f"{module}:measure", "samples": module, "constants": module}
-    return Study(directory.name.replace("_", "-"), **fields | read_toml(directory / "study.toml"))
+    fields |= read_toml(directory / "study.toml")
+    sizes, of_data = fields.pop("sizes", {}), fields.pop("of_data", {})
+    for place, (name, preset) in enumerate(fields.get("presets", {}).items()):
+        preset |= {key: row[place] for key, row in sizes.items() if row[place] != ""}
+        preset |= {"of_data": of_data[name]} if name in of_data else {}
+    return Study(directory.name.replace("_", "-"), **fields)
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:

@@ -13,8 +13,10 @@ from torch import Tensor
 from experiments.judge.curves import NotRecorded, RunRecord
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, per_seed
+from experiments.judge.statistics import estimate, run_states
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
+from experiments.show.rows import Rows
 from experiments.studies.tables import Table
 from experiments.train.objectives import NextToken
 from experiments.train.steps import DIVERGED
@@ -176,3 +178,20 @@ def nonpositive(kernel: str) -> ReadSample:
 
 def _rotated_and_plain(kernel: str) -> tuple[str, str]:
     return f"{kernel}-rope-after@denominator=rotated", f"{kernel}-rope-after"
+
+
+def stability(shown: Rows) -> pd.DataFrame:
+    """The table of failures and spikes: a row of strings per variant."""
+    comparison, curves = shown.comparison, shown.curves
+    states = run_states(shown.root, comparison, curves)
+    losses = curves[(curves["split"] == "train") & (curves["metric"] == "bits_per_byte")]
+    by_run = {run: rows.set_index("step")["value"].sort_index() for run, rows in losses.groupby(["variant", "seed"])}
+    rows = []
+    for variant in comparison.variants:
+        mine = states[states["variant"] == variant.name]
+        done = [(variant.name, seed) for seed in mine[mine["state"] == "done"]["seed"]]
+        shares = [spike_share(by_run[run]) for run in done if run in by_run and len(by_run[run]) > BEFORE]
+        spikes = f"{estimate(shares).mean:.2%} (worst seed {max(shares):.2%})" if shares else "-"
+        failed = str((mine["state"] == "failed").sum())
+        rows.append((variant.name, str(len(mine)), failed, spikes))
+    return pd.DataFrame(rows, columns=["variant", "runs", "failed", "records that are spikes"])

@@ -10,7 +10,7 @@ from experiments.data.registry import DATA_SETS
 from experiments.judge.curves import read_curves
 from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
-from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison, Floor
+from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison
 
 PUBLISHED = {
     "BERT, as published": ("88.9", "93.5", "90.5", "85.8", "71.2", "84.6/83.4"),
@@ -31,46 +31,34 @@ def overview(roots: Sequence[Path]) -> pd.DataFrame | None:
         comparison = read_comparison(root)
         if comparison.data[0].name in found:
             others.append(root.name)
-        else:
-            found[comparison.data[0].name] = root, comparison
-    names = {task: task if task in found or f"{task}{PART}" not in found else f"{task}{PART}" for task in TASKS}
-    scores, seeds, parameters, examples = dict[str, dict[str, str]](), set[int](), set[int](), set[int]()
-    for task, name in names.items():
-        for variant, score, n in _scores(*found[name]) if name in found else ():
-            scores.setdefault(variant, {})[task] = score
+        found.setdefault(comparison.data[0].name, (root, comparison))
+    lacking = [task for task in TASKS if task not in found and f"{task}{PART}" not in found]
+    in_part = [task for task in TASKS if task not in found and task not in lacking]
+    titles = {task: f"{title} (part)" if task in in_part else title for task, title in TASKS.items()}
+    cells = {name: dict(zip(titles.values(), published, strict=True)) for name, published in PUBLISHED.items()}
+    floors, seeds, comparisons = dict[str, dict[str, str]](), set[int](), list[Comparison]()
+    for task in (task for task in TASKS if task not in lacking):
+        root, comparison = found[f"{task}{PART}" if task in in_part else task]
+        for variant, score, n in _scores(root, comparison):
+            cells.setdefault(variant, {})[titles[task]] = score
             seeds.add(n)
-            parameters |= {each.parameters for each in found[name][1].variants}
-            examples.add(int(found[name][1].config["test_windows"]))
-    if not scores:
-        return None
-    titles = {task: f"{title} (part)" if names[task].endswith(PART) else title for task, title in TASKS.items()}
-    rows = [dict(zip(("encoder", *titles.values()), (name, *cells), strict=True)) for name, cells in PUBLISHED.items()]
-    for variant, of_task in scores.items():
-        rows.append({"encoder": variant} | {titles[task]: of_task.get(task, "-") for task in TASKS})
-    floors = dict[str, dict[str, str]]()
-    for task, name in names.items():
-        for floor in _floors(found[name][1]) if name in found else ():
+            comparisons.append(comparison)
+        for floor in comparison.floors_of(comparison.objective.metric):
             called = ONE_ANSWER if floor.name == KNOWS_NOTHING else floor.name
-            floors.setdefault(called, {})[titles[task]] = f"{100 * floor.value:.1f}"
-    for called, of_task in sorted(floors.items(), key=lambda row: row[0] != ONE_ANSWER):
-        rows.append({"encoder": f"floor: {called}"} | dict.fromkeys(titles.values(), "-") | of_task)
-    lacking = [task for task, name in names.items() if name not in found]
-    in_part = [task for task, name in names.items() if name.endswith(PART)]
-    table = pd.DataFrame(rows)
+            floors.setdefault(f"floor: {called}", {})[titles[task]] = f"{100 * floor.value:.1f}"
+    if not comparisons:
+        return None
+    cells |= dict(sorted(floors.items(), key=lambda row: row[0] != f"floor: {ONE_ANSWER}"))
+    rows = [{"encoder": name} | row for name, row in cells.items()]
+    table = pd.DataFrame(rows, columns=["encoder", *titles.values()]).fillna("-")
+    parameters = [variant.parameters for comparison in comparisons for variant in comparison.variants]
+    left_out = f"Left out, as another comparison is of the same task: {', '.join(others)}." if others else ""
+    missing = _fetched("Not run", lacking), _fetched("Run in part", in_part), left_out
     table.attrs = {
         "seeds": " or ".join(f"{n} seeds" if n > 1 else "one seed" for n in sorted(seeds)),
         "parameters": " to ".join(f"{each:,}" for each in sorted({min(parameters), max(parameters)})),
-        "examples": f"{max(examples):,}",
-        "missing": " ".join(
-            filter(
-                None,
-                [
-                    _fetched("Not run", lacking),
-                    _fetched("Run in part", in_part),
-                    f"Left out, as another comparison is of the same task: {', '.join(others)}." * bool(others),
-                ],
-            )
-        ),
+        "examples": f"{max(int(comparison.config['test_windows']) for comparison in comparisons):,}",
+        "missing": " ".join(filter(None, missing)),
     }
     return table
 
@@ -88,10 +76,6 @@ def _scores(root: Path, comparison: Comparison) -> list[tuple[str, str, int]]:
     summary = summarise(root, comparison, read_curves(root, comparison))
     tested = summary[(summary["metric"] == f"test_{comparison.objective.metric}") & (summary["n"] > 0)]
     return [(row["variant"], _percent(row), int(row["n"])) for row in tested.to_dict("records")]
-
-
-def _floors(comparison: Comparison) -> list[Floor]:
-    return comparison.floors_of(comparison.objective.metric)
 
 
 def _percent(found: Mapping[Any, Any]) -> str:

@@ -193,13 +193,8 @@ def test_what_is_appended_is_read_again_and_the_later_counts(tmp_path):
     [
         (TIME, {"kind": "space"}, "space"),
         (TIME, {"length": 0}, r"\$\.length"),
-        (TIME, {"direction": STEP}, "topic and direction are 'module' and 'step'"),
         (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [0]}]}, r"\$\.samples\[0\]\.seconds\[0\]"),
-        (TIME, {"samples": [{"case": name, "length": 512, "seconds": s} for name, s in (("a", [1]), ("b", [1, 2]))]},
-         r"samples\[1\]\.seconds has another number of rounds"),
-        (RATE, {"chunk_size": None}, "chunk_size is missing"),
         (ONE, {"returned": -1}, r"\$\.returned"),
-        (ONE, {"direction": FORWARD}, "topic and direction are 'module' and 'forward'"),
     ],
 )  # fmt: skip
 def test_a_wrong_measurement_is_named_with_its_line(tmp_path, record, change, message):
