@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -110,7 +111,7 @@ def samples_of(rows: Rows, told: Callable[["pd.Series[str]"], Mapping[str, str]]
         return None
     by = judge(rows.comparison, dict.fromkeys(answers["variant"]))
     judged = answers[answers["variant"] == by].set_index("number")
-    agree = judged["said"] == judged["label"]
+    agree: Any = judged["said"] == judged["label"]
     lines = []
     places = half_and_half(agree.to_numpy(), SHOWN) if has_classes else spread(np.arange(len(judged)), SHOWN)
     for number, text in judged.iloc[places].iterrows():
