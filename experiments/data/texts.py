@@ -196,13 +196,13 @@ class JoinedDocuments(Documents):
             return np.frombuffer(BETWEEN.join(texts), np.uint8), begins(len(text) + len(BETWEEN) for text in texts)
 
         def part(number: int) -> npt.NDArray[Any]:
-            return kept(self._key(paths, number), lambda: joined()[number]) if self.kept else joined()[number]
+            if not self.kept:
+                return joined()[number]
+            key = [f"{number} {ORDER}", *(file_sha256(path, self.origin) for path in paths)]
+            return kept(" ".join(key).encode(), lambda: joined()[number])
 
         content, documents = part(0), part(1)
         return corpus_of_text(self.name, content, source, self.note + told(left_out), documents=documents)
-
-    def _key(self, paths: Sequence[Path], part: int) -> bytes:
-        return " ".join([f"{part} {ORDER}", *(file_sha256(path, self.origin) for path in paths)]).encode()
 
     def mixed(self, paths: Sequence[Path], left_out: Counter[str]) -> list[bytes]:
         texts = {match[0]: text.encode() for match, text in self.documents(paths, left_out)}

@@ -4,6 +4,7 @@ Fine-tuning begins with the encoder of a comparison of masked tokens (``--initia
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -39,21 +40,18 @@ LABELS = "labels of"
 """how the name of the objective begins"""
 
 
+@dataclass
 class TextClassifier:
-    """A trained model and its tokenizer.
+    """A trained model, in eval mode, and the tokenizer of its comparison."""
 
-    Args:
-        model: in eval mode.
-        tokenizer: that of its comparison.
-        context: tokens of the longest sequence that it reads.
-        classes: names of what it says; none of scores.
-        texts: how many an example has: 1, 2, or 3 of which it says which of the last two is nearer to the first.
-    """
-
-    def __init__(
-        self, model: nn.Module, tokenizer: TextTokenizer, context: int, classes: Sequence[str], texts: int
-    ) -> None:
-        self.model, self.tokenizer, self.context, self.classes, self.texts = model, tokenizer, context, classes, texts
+    model: nn.Module
+    tokenizer: TextTokenizer
+    context: int
+    """tokens of the longest sequence that it reads"""
+    classes: Sequence[str]
+    """names of what it says; none of scores"""
+    texts: int
+    """how many an example has: 1, 2, or 3 of which it says which of the last two is nearer to the first"""
 
     def classify(self, examples: Sequence[Sequence[str]]) -> list[str] | list[float]:
         """The class or the score of each example; what is beyond the context is not read.

@@ -1,6 +1,7 @@
 """Translating texts with an encoder and a decoder (Vaswani et al. 2017, arXiv 1706.03762)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +116,14 @@ def target_of(text: Ids, length: int) -> Ids:
     return np.concatenate([[BEGIN_ID], text, [END_ID]]).astype(np.uint16)[: length + 1]
 
 
+@dataclass
 class Translator:
-    """A trained model and its tokenizer.
+    """A trained model, in eval mode, and the tokenizer of its comparison."""
 
-    Args:
-        model: in eval mode.
-        tokenizer: that of its comparison.
-        context: tokens of the longest text that it reads and writes.
-    """
-
-    def __init__(self, model: EncoderDecoder, tokenizer: TextTokenizer, context: int) -> None:
-        self.model, self.tokenizer, self.context = model, tokenizer, context
+    model: EncoderDecoder
+    tokenizer: TextTokenizer
+    context: int
+    """tokens of the longest text that it reads and writes"""
 
     def translate(
         self, texts: Sequence[str], *, beams: int = BEAMS, length_penalty: float = LENGTH_PENALTY
