@@ -1,7 +1,10 @@
 """The run command for one comparison, if there is anything to do."""
 
+from rich.console import Console
+
 from experiments.commands.plan import Plan, nothing_to_do
 from experiments.console import say_that_it_loads
+from experiments.errors import EXIT_FAILED
 
 
 def run_plan(plan: Plan) -> int:
@@ -20,3 +23,10 @@ def run_plan(plan: Plan) -> int:
 
     check_directory(plan.root)
     return run_training(plan) if plan.study.variants else run_measurements(plan)
+
+
+def exit_status(console: Console, failed: list[str]) -> int:
+    """That of several comparisons; says which of them have ``failed``."""
+    for name in failed:
+        console.print(f"{name} is not done; the same command tries it again")
+    return EXIT_FAILED if failed else 0

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do
-from experiments.commands.run_one import run_plan
+from experiments.commands.run_one import exit_status, run_plan
 from experiments.console import command_line, make_console, printable
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
-from experiments.errors import EXIT_FAILED, RunFailed
+from experiments.errors import RunFailed
 from experiments.judge import references
 from experiments.options import BENCHMARK, RunOptions, as_words, run_options
 from experiments.presets import size_of
@@ -51,7 +49,7 @@ def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
             failed.append(name)
     console.rule()
     console.print(f"{len(names) - len(failed)} of {len(names)} are done")
-    return _exit_status(console, failed)
+    return exit_status(console, failed)
 
 
 def _options_of(name: str, options: RunOptions) -> RunOptions:
@@ -100,7 +98,7 @@ def run_data_sets(options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]
         console.print(f"{name} was left out, because it is not here; the command `data` tells how to get it")
     if limit and limit.reached:
         console.print("the time is up (--for); the same command goes on")
-    return _exit_status(console, failed)
+    return exit_status(console, failed)
 
 
 def _plan_of(name: str, options: RunOptions, limit: TimeLimit | None) -> Plan:
@@ -141,9 +139,3 @@ def _report_of_all(root: Path) -> Path:
 
         return write_overview(root, STUDIES, lambda _: None)
     return page
-
-
-def _exit_status(console: Console, failed: list[str]) -> int:
-    for name in failed:
-        console.print(f"{name} is not done; the same command tries it again")
-    return EXIT_FAILED if failed else 0
