@@ -89,7 +89,7 @@ def _part(axes: Axes) -> None:
     for place in range(len(texts)):
         heights[place] = max(wanted[place], free + room[place] / 2)
         free = heights[place] + room[place] / 2
-    top = axes.bbox.y1 * 72 / picture.dpi + LINE
+    top = min(axes.bbox.y1 * 72 / picture.dpi + LINE, 72 * picture.get_figheight())
     for place in reversed(range(len(texts))):
         heights[place] = min(heights[place], top - room[place] / 2)
         top = heights[place] - room[place] / 2
