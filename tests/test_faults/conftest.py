@@ -39,11 +39,11 @@ class Comparison:
     checkpoint_every = 4
     evaluate_every = 5
 
-    def __init__(self, out, output_path, text, *options, study="convergence"):
+    def __init__(self, out, output_path, text, *options):
         self.out = out
         self.output_path = output_path
-        self.command = [sys.executable, "-m", "experiments", "run", study, "--preset", "smoke"]
-        self.command += ["--data-file", str(text)] if study == "convergence" else []
+        self.command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke"]
+        self.command += ["--data-file", str(text)]
         self.command += ["--variants", ",".join(self.variants), "--out", str(out)]
         self.command += ["--steps", str(self.steps), "--evaluate-every", str(self.evaluate_every), "--log-every", "1"]
         self.command += ["--checkpoint-every", str(self.checkpoint_every), "--evaluation-windows", "24", *options]
@@ -141,9 +141,9 @@ def comparison(tmp_path, text):
     """A function that makes a Comparison in a new directory, or in the one given."""
     made = []
 
-    def make(*options, out=None, study="convergence"):
+    def make(*options, out=None):
         output = tmp_path / f"output {len(made)}"
-        made.append(Comparison(out or tmp_path / f"comparison {len(made)}", output, text, *options, study=study))
+        made.append(Comparison(out or tmp_path / f"comparison {len(made)}", output, text, *options))
         return made[-1]
 
     yield make

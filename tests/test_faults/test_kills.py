@@ -74,22 +74,6 @@ def test_a_comparison_killed_five_times_ends_as_if_it_had_not_been(comparison, u
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("study", "measured"), [("mlm", "attention.csv"), ("glue", "answers.csv"), ("translation", "bleu.csv")]
-)
-def test_other_kinds_of_training_end_as_if_they_had_not_been_killed(comparison, study, measured):
-    whole = comparison("--workers", "2", study=study).finish()
-    assert measured in whole
-    chance, killed = random.Random(study), comparison("--workers", "2", study=study)
-    for phase in (*PHASES, "checkpoint", "report"):
-        killed.start()
-        assert wait_for(killed, phase, chance), f"it ended before the kill in {phase}:\n{killed.output}"
-        killed.kill()
-    assert killed.finish() == whole
-    assert killed.leftovers() == []
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_comparison_stopped_anywhere_says_how_to_go_on_and_does(comparison, undisturbed, number, status):
     chance = random.Random(status)

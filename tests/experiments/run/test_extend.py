@@ -95,7 +95,7 @@ def test_trials_of_learning_rates_stay_as_long_as_they_were(tmp_path):
     [
         (["--steps", "5"], "--steps is 5, and the runs of {root} have 10; give more"),
         (["--steps", "20", "--dim", "64"], "{root} holds a comparison that differs in dim (32 there, 64 now)"),
-        (["--steps", "20", "--dry-run"], "--extend changes what is there, and --dry-run writes nothing"),
+        (["--steps", "20", "--dry-run"], "--extend and --prepare change what is there, and --dry-run writes nothing"),
         (["--steps", "20", "--budgets", "5"], "--budgets is given with --extend"),
         (["--steps", "20", "--baseline", "softmax-nine"], "--baseline is 'softmax-nine'"),
         (["--steps", "20", "--learning-rates", "0.01,0.02"], "learning_rates"),
