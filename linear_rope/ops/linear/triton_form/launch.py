@@ -84,11 +84,20 @@ class Launcher:
             BLOCK_M=tl.constexpr(settings.tile(self.features)),
             BLOCK_V=tl.constexpr(settings.tile(self.values)),
             CHANNELS=tl.constexpr(min(self.settings.channels, settings.tile(input_width))),
-            VALUES=tl.constexpr(min(self.settings.values, settings.tile(self.values))),
+            VALUES=self._values(self.settings.values),
             C=tl.constexpr(self.settings.chunk),
             DTYPE=tl.constexpr(tl.bfloat16 if self.products == torch.bfloat16 else tl.float32),
             PRECISION=tl.constexpr(precision),
         )
+
+    def _values(self, at_a_time: int) -> Any:
+        return tl.constexpr(min(at_a_time, settings.tile(self.values)))
+
+    @property
+    def of_outputs(self) -> Inputs:
+        """What the kernel of outputs takes."""
+        values = self.settings.output_values
+        return self.inputs if values is None else self.inputs._replace(VALUES=self._values(values))
 
     @property
     def of_keys(self) -> Inputs:
@@ -275,7 +284,7 @@ def attend(call: Call, *, keep: bool) -> Result:
     to.run(
         forward.outputs,
         (to.chunks * to.rows,),
-        to.inputs,
+        to.of_outputs,
         states,
         rows_of(result.output),
         or_none(result.denominator),

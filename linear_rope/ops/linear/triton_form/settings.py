@@ -28,6 +28,7 @@ class Launch(NamedTuple):
     stages: of the loops of the two kernels of states.
     channels: of FAVOR+'s projection that are taken at a time; all of them stay where a loop over chunks can hold them.
     values: of a head's width that are taken at a time, but by the kernels of states, which hold all.
+    output_values: the same of the kernel of outputs, where it is another.
     """
 
     chunk: int
@@ -35,6 +36,7 @@ class Launch(NamedTuple):
     stages: int
     channels: int = 256
     values: int = 256
+    output_values: int | None = None
 
 
 # By the larger of both tiles. Compiled in bfloat16 none of 64 and 128 spills, as test_triton.py tests.
@@ -45,7 +47,7 @@ LAUNCHES = {
     16: Launch(64, (4, 4, 8, 4, 8), 2),
     32: Launch(64, (4, 4, 8, 4, 8), 2),
     64: Launch(64, (4, 4, 8, 4, 8), 2),
-    128: Launch(64, (8, 8, 8, 8, 8), 1, values=32),
+    128: Launch(64, (8, 8, 8, 8, 8), 1, values=32, output_values=64),
     256: Launch(16, (8, 8, 8, 8, 8), 1),
 }
 FAVOR_LAUNCHES = {
