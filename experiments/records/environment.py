@@ -7,13 +7,14 @@ import subprocess
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
 
 from experiments.records.schema import Comparison, GitRecord, Software
-from linear_rope import kernels
+
+if TYPE_CHECKING:  # a second that `run --help` has no use for
+    import torch
 
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
 OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split()
@@ -32,12 +33,12 @@ def versions() -> dict[str, str]:
     for package in (*PACKAGES, *OPTIONAL_PACKAGES):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
-    return found | {f"{name} kernel": what for name, what in kernels().items()}
+    return found | {f"{name} kernel": what for name, what in _kernels().items()}
 
 
 def software(device: str) -> Software:
     """What trains runs on a device ("cpu" or "cuda") of this machine."""
-    return Software(kernel=_kernel(kernels(), device), torch=version("torch"), code_sha256=code_sha256())
+    return Software(kernel=_kernel(_kernels(), device), torch=version("torch"), code_sha256=code_sha256())
 
 
 def software_of(comparison: Comparison) -> Software:
@@ -51,6 +52,12 @@ def software_of(comparison: Comparison) -> Software:
     )
 
 
+def _kernels() -> dict[str, str]:
+    from linear_rope import kernels
+
+    return kernels()
+
+
 def _kernel(available: dict[str, str], device: str) -> str:
     if device == "cpu":
         return available["native"] if available["native"].startswith("C++") else "PyTorch"
@@ -58,7 +65,7 @@ def _kernel(available: dict[str, str], device: str) -> str:
     return "Triton where proved" if is_taken else "PyTorch"
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def machine(device: "torch.device") -> dict[str, Any]:
     """The processor, memory and system, and the device that was trained on."""
     return {
         "cpu": _processor(),
@@ -93,7 +100,9 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def _gpu(device: torch.device) -> str:
+def _gpu(device: "torch.device") -> str:
+    import torch
+
     return torch.cuda.get_device_name(device) if torch.cuda.is_available() else "a GPU of another machine"
 
 

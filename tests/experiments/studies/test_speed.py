@@ -183,7 +183,7 @@ def test_what_is_appended_is_read_again_and_the_later_counts(tmp_path):
     for record in (ONE, again):
         append_record(tmp_path, record)
     assert read_records(tmp_path) == [TIME, RATE, again]
-    line = json.loads(path.read_text().splitlines()[2])
+    line = json.loads(path.read_text().splitlines()[0])
     assert line["samples"][1] == {"case": SOFTMAX, "length": 512, "seconds": [0.25, 0.5]}
     assert not {"failures", "run"} & line.keys(), "what is not so is not said"
 
