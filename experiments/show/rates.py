@@ -12,21 +12,27 @@ from experiments.train.tuning import search_of
 
 
 def trials(root: Path) -> pd.DataFrame | None:
-    """Of each variant's best rate and those beside it that did not diverge: ``variant``, ``seed``, ``rate``, ``value``.
+    """Of each variant's rates that did not diverge: ``variant``, ``seed``, ``rate``, ``value``; None of a fixed grid.
 
-    None where the grid was fixed. Rates far too high would flatten all others.
+    But none that is worse than each variant's best rate and those beside it: rates far too high would flatten all.
     """
     comparison = read_comparison(root)
     if not comparison.rate_seeds:
         return None
-    best, rows = (min if comparison.objective.better == "lower" else max), []
+    sign, figures, limit = (1 if comparison.objective.better == "lower" else -1), [], -math.inf
     for variant in comparison.variants:
         tried = search_of(root, comparison, variant.name).figures
-        means = {rate: math.fsum(values) / len(values) for rate, values in tried.items() if values}
-        rates = [rate for rate, mean in means.items() if math.isfinite(mean)]
-        place = rates.index(best(rates, key=means.__getitem__)) if rates else 0
-        for rate in rates[max(0, place - 1) : place + 2]:
-            rows += [(variant.name, seed, rate, value) for seed, value in enumerate(tried[rate])]
+        means = {rate: sign * math.fsum(values) / len(values) for rate, values in tried.items() if values}
+        means = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
+        place = [*means].index(min(means, key=means.__getitem__)) if means else 0
+        limit = max([limit, *[*means.values()][max(0, place - 1) : place + 2]])
+        figures += [(variant.name, rate, mean, tried[rate]) for rate, mean in means.items()]
+    rows = [
+        (name, seed, rate, value)
+        for name, rate, mean, values in figures
+        if mean <= limit
+        for seed, value in enumerate(values)
+    ]
     return pd.DataFrame(rows, columns=["variant", "seed", "rate", "value"])
 
 
