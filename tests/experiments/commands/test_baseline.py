@@ -12,7 +12,7 @@ from tests.made_up import comparison_fields, undrawn
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 TWO = "elu+1-rope-after,softmax-rope"
-NO_VARIANT = "--baseline is 'softmax-none', which is no variant of the comparison; choose from elu+1-rope-after, soft"
+NO_VARIANT = "--baseline is 'softmax-none', which is no variant of the comparison; did you mean 'softmax-rope'? choose"
 ENDS = {"softmax-none": 4.0, "softmax-rope": 3.0, "elu+1-none": 3.5, "elu+1-rope-after": 3.4, "softmax-learned": 3.7}
 
 

@@ -55,10 +55,10 @@ def test_a_run_has_a_tokenizer_an_encoder_and_a_report(tmp_path):
 
 @pytest.mark.slow
 def test_one_that_ends_among_its_trials_goes_on_with_its_tokenizer(tmp_path, monkeypatch):
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_training, "train_runs", killed)
+    monkeypatch.setattr(run_training, "follow", killed)
     words = ["run", "mlm", "--preset", "smoke", "--variants", "softmax-rope", "--learning-rates", "0.001,0.002"]
     with pytest.raises(KeyboardInterrupt):
         main([*words, "--out", str(tmp_path / "mlm")])
