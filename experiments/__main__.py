@@ -13,7 +13,7 @@ from experiments.run.signals import Stopped, stop_signals_raise
 
 def run() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The name of a file need not be text; standard error writes what it cannot encode in this way by itself.
+        # Not every terminal has every character; standard error writes what it cannot encode in this way by itself.
         sys.stdout.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdin, io.TextIOWrapper):
         # Bytes that are no text are kept, as in arguments, and a carriage return within a line ends none.

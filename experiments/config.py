@@ -28,7 +28,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """What a TOML file holds. Raises ValueError that names it, if it is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
 
 

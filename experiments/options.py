@@ -10,6 +10,7 @@ from msgspec import Meta
 from experiments.config import SETTINGS, Config, kinds_of, read_toml, value_of
 from experiments.errors import why
 from experiments.extensions import choices, load_plugin
+from experiments.records.files import read_file
 from experiments.records.record import read_record
 from experiments.records.schema import Comparison
 
@@ -186,8 +187,10 @@ def _from_file(path: Path) -> dict[str, Any]:
     """What a --config file gives. Raises ValueError that names it and what is wrong in it."""
     remedy = "give a TOML file with options of `run`, or a comparison.json"
     try:
-        is_record = path.suffix == ".json"
-        return _of_comparison(read_record(path, Comparison, remedy), path) if is_record else read_toml(path)
+        if path.suffix == ".json":
+            return _of_comparison(read_record(path, Comparison, remedy), path)
+        read_file(path, remedy)  # what is no file, or too large, is refused
+        return read_toml(path)
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read ({why(error)}); {remedy}") from None
 

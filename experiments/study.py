@@ -121,13 +121,13 @@ def read_study(directory: Path) -> Study:
 
     study.toml has its fields and its words, and beside ``presets`` what these set: ``sizes`` has a row for each
     setting, with a value for each preset ("" where it sets none), ``of_data`` what a preset has of that name;
-    claims.toml, if there is one, its claims; measure.py, if there is one, its function ``measure``, what its claims
-    take samples with, and the constants in its words.
+    claims.toml, if there is one, its claims; the measure.py of a study of this package its function ``measure``, what
+    its claims take samples with, and the constants in its words.
     """
     fields: dict[str, Any] = {}
     if (directory / "claims.toml").exists():
         fields["claims"] = directory / "claims.toml"
-    if (directory / "measure.py").exists():
+    if directory.parent == Path(__file__).parent / "studies" and (directory / "measure.py").exists():
         module = f"experiments.studies.{directory.name}.measure"
         fields |= {"measure": f"{module}:measure", "samples": module, "constants": module}
     fields |= read_toml(directory / "study.toml")

@@ -7,8 +7,11 @@ result.plot("validation")
 ```
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from experiments.commands.plan import data_sets_of, make_plan
@@ -56,7 +59,19 @@ def compare(
             f"data is not given, and {experiment} is a comparison of each data set; give {' or '.join(of_data)}"
         )
     try:
-        run_plan(make_plan(options))
+        with _the_script_is_not_imported_again():
+            run_plan(make_plan(options))
     except Stopped as stop:
         raise KeyboardInterrupt(f"stopped by {stop}; the same call goes on from the last checkpoints") from None
     return load(options.directory)
+
+
+@contextmanager
+def _the_script_is_not_imported_again() -> Iterator[None]:
+    """Processes that measure would import the script that called us, and with it call us again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script

@@ -4,6 +4,7 @@ import importlib
 import os
 import platform
 import re
+from configparser import ConfigParser
 from importlib import metadata
 from pathlib import Path
 
@@ -85,11 +86,13 @@ def of_torch() -> tuple[list[str], dict[str, str]]:
 
 
 def requirements() -> list[str]:
-    """The distributions that every run needs; this one, if it was not installed."""
-    try:
+    """The distributions that every run needs: by the checkout, which may be newer than what was installed of it."""
+    if in_checkout():
+        setup = ConfigParser()
+        setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
+        asked_for = setup["options"]["install_requires"].split("\n")[1:]
+    else:
         asked_for = metadata.requires(PROJECT) or []
-    except metadata.PackageNotFoundError:
-        return [PROJECT]
     return [re.split("[^A-Za-z0-9._-]", text)[0] for text in asked_for if ";" not in text]
 
 

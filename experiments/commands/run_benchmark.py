@@ -265,7 +265,7 @@ class _Driver:
         if self.options.pack and (root / "comparison.json").exists():
             try:
                 return pack(root, self.options.pack / task, self.benchmark.tasks[task].weights)
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 self.console.print(f"error: {task} is not packed: {printable(str(error))}", soft_wrap=True)
                 return EXIT_FAILED
         return 0

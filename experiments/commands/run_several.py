@@ -14,9 +14,10 @@ from experiments.console import command_line, make_console, printable
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
 from experiments.errors import RunFailed
+from experiments.extensions import choices
 from experiments.judge import references
 from experiments.options import BENCHMARK, RunOptions, as_words, run_options
-from experiments.presets import size_of
+from experiments.presets import PRESETS, size_of
 from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.registry import STUDIES
 
@@ -33,6 +34,8 @@ def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
     """
     options.refuse_others(EVERYWHERE, "is for one study, and `run all` runs each by the command that its claims name")
     check_together(options)
+    if size_of(options.preset) not in PRESETS:
+        raise ValueError(f"--preset is {options.preset}; {choices(options.preset, [*PRESETS])}")
     console, failed = make_console(), list[str]()
     names = list(references.REFERENCES) if options.preset == "cpu" else [name for name in STUDIES if name != BENCHMARK]
     if not options.dry_run:

@@ -209,7 +209,7 @@ class Download:
             raise cache_refused(error) from None
         path = self.cached()
         if path is None:
-            (cache_directory() / self.file_name).unlink()
+            (cache_directory() / self.file_name).unlink(missing_ok=True)
             what = f"what {self.url} sent does not have the known hash (sha256:{self.sha256}) and was not kept"
             raise ValueError(f"{what}; try again, or {instead}")
         return path

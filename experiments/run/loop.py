@@ -107,7 +107,7 @@ def follow(
                 training.drop(run)  # a machine may have been taken away while it was trained there
             waiting.extend(prepare_runs(training, [run]))
         except OSError as error:
-            yield Ended(run, "failed", f"{type(error).__name__}: {error}")
+            yield _recorded(training.job(run), Ended(run, "failed", f"{type(error).__name__}: {error}"))
     elsewhere = bool(getattr(launcher, "elsewhere", False))
     with stop_signals_are_collected() as stop:
         looked = time.monotonic()

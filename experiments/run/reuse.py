@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from experiments.objects import Run
 from experiments.records import environment
-from experiments.records.files import sync_directory
+from experiments.records.files import sync_directory, write_atomically
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software
 from experiments.records.store import DEFAULTS
@@ -54,9 +54,14 @@ def _runs_of(root: Path) -> dict[str, ReusableRun]:
     is_cpu = comparison.machine.get("device") == "cpu"
     for run in (Run(*place) for place in comparison.runs if is_variant(place[0])):
         made_with, software = run_config(root, *run), run_status(root, *run).trained_with
-        if made_with is None or len({(each.torch, each.kernel) for each in software}) != 1:
+        steps = made_with and made_with.config.get("steps")
+        if (
+            made_with is None
+            or not isinstance(steps, int)
+            or len({(each.torch, each.kernel) for each in software}) != 1
+        ):
             continue
-        if is_finished(root, *run, comparison.config["steps"]):
+        if is_finished(root, *run, steps):
             identity = _identity(made_with, is_cpu, software[0], comparison.plugins)
             found[identity] = ReusableRun(root, run, comparison.git.commit, software)
     return found
@@ -93,8 +98,8 @@ def _copy(training: Training, run: Run, there: ReusableRun) -> None:
     shutil.rmtree(made, ignore_errors=True)  # of one that was killed
     try:
         source = run_directory(there.root, *there.run)
-        shutil.copytree(source / "checkpoint", made / "checkpoint")
-        shutil.copy(source / "metrics.jsonl", made)
+        shutil.copytree(source / "checkpoint", made / "checkpoint", copy_function=_copy_to_disk)
+        _copy_to_disk(source / "metrics.jsonl", made / "metrics.jsonl")
         write_record(made / "config.json", run_config_of(training, run))
         note = f"taken over from {there.root.name}, {there.run}, trained there at commit {there.commit[:12]}"
         write_status(made, "done", note=note, trained_with=there.trained_with)
@@ -104,6 +109,10 @@ def _copy(training: Training, run: Run, there: ReusableRun) -> None:
         sync_directory(directory.parent)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _copy_to_disk(source: str | Path, to: str | Path) -> None:
+    write_atomically(Path(to), Path(source).read_bytes())
 
 
 def _identity(made_with: RunConfig, is_cpu: bool, software: Software, plugins: Iterable[Origin]) -> str:

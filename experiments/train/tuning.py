@@ -24,8 +24,6 @@ from experiments.train.steps import DIVERGED
 from experiments.variants import get_variant
 
 SEED = 0
-MOST_SEEDS = 3
-"""of the best rate and its neighbours"""
 MOST_RATES = 9
 """of a grid"""
 MOST_BEYOND = 5

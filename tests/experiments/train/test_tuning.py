@@ -258,11 +258,13 @@ def test_what_is_not_tuned_is_marked_beside_its_name_and_said_below_the_table(ma
     ("losses", "better", "shown"),
     [
         ([3.0, 2.5, 2.75, None], "lower", {0.001: 3.0, 0.002: 2.5, 0.004: 2.75}),
-        ([3.0, 2.5, 2.75, 2.0], "lower", {0.004: 2.75, 0.008: 2.0}),
-        ([3.0, 2.5, 2.75, None], "higher", {0.001: 3.0, 0.002: 2.5}),
+        ([3.0, 2.5, 2.75, 2.0], "lower", {0.002: 2.5, 0.004: 2.75, 0.008: 2.0}),
+        ([3.0, 2.5, 2.75, 2.25], "higher", {0.001: 3.0, 0.002: 2.5, 0.004: 2.75}),
     ],
 )
-def test_a_figure_shows_the_best_rate_and_its_neighbours_and_a_fixed_grid_has_none(made_up, losses, better, shown):
+def test_a_figure_shows_no_rate_worse_than_the_best_and_its_neighbours_and_a_fixed_grid_has_none(
+    made_up, losses, better, shown
+):
     root, comparison = made_up(losses, rate_seeds=1)
     comparison.objective = replace(comparison.objective, better=better)
     write_record(root / "comparison.json", comparison)
