@@ -83,7 +83,7 @@ class Study:
     overview: Sequence[Mapping[str, Any]] = ()
     """tables that stand on the page over several comparisons: entries of show/keys.py"""
     claims: Path | Part | Sequence[Any] = ()
-    """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
+    """``judge.claims.Claim``s, or the TOML file that lists them (``judge.claims.load_claims``)"""
     primary: Collection[str] = ()
     """the keys of those that answer its question: they are on the page of claims"""
     samples: str = ""

@@ -37,7 +37,7 @@ class Lines(Drawing):
         if figure.baseline and figure.baseline not in self.rows.variants:  # as uniform attention: no line of its own
             self.table = self.table[self.table["variant"] != figure.baseline]
         self.expected = self._along(self.rows.of(self.quantities[figure.beneath])) if figure.beneath else self.base[:0]
-        if self.table[figure.x].nunique() < 2 and self.quantities[next(iter(self.found))].source == "runs":
+        if figure.x == "tokens" and self.table[figure.x].nunique() < 2:
             return None  # a single point a line: tables say as much
         self.by = [
             each
@@ -135,7 +135,8 @@ class Lines(Drawing):
                 notes = f"\nThe vertical axis is cut at {high:.2f}: the beginning lies above it."
         floors = list[Floor]()
         quantity = self.quantities[next(iter(self.found))]
-        if "split" in quantity.where and quantity.source == "runs" and not (quantity.minus or figure.beneath):
+        of_differences = quantity.minus or quantity.pairs or figure.beneath
+        if "split" in quantity.where and quantity.source == "runs" and not of_differences:
             split, metric = (self.rows.filled(quantity.where[name]) for name in ("split", "metric"))
             comparison, room = self.rows.comparison, 0.05 * (high - low)
             floors, best = shown_floors(comparison, metric, split, (low, high)), comparison.best_floor(metric, split)

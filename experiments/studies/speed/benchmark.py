@@ -85,11 +85,17 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     # What each process imports, here once for all of them: its module, the command line, which is the main module,
     # and what an optimiser's first step imports.
     context.set_forkserver_preload([function.__module__, "experiments.cli", "torch._dynamo"])
+    before = multiprocessing.active_children()
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             return pool.submit(function, *arguments).result()
         except Exception as error:
             raise RuntimeError(reason(error)) from error
+        except BaseException:  # a stop does not wait for the measurement
+            for process in multiprocessing.active_children():
+                if process not in before:
+                    process.kill()
+            raise
 
 
 def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from experiments.records.files import read_file, write_atomically
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
-from experiments.studies.speed.study import COPY, PRESETS, SGEMM, Length, SpeedConfig
+from experiments.studies.speed.study import COPY, DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
 REMEDY = "remove that line"
@@ -48,6 +48,13 @@ class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
     """the process run that made it"""
     failures: list[Failure] = []
 
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS.get(self.topic, ())[-1 if self.kind == "memory" else 0 :]:
+            raise ValueError(
+                f"topic and direction are {self.topic!r} and {self.direction!r}; expected a topic of "
+                f"{', '.join(DIRECTIONS)} and a direction it is measured in"
+            )
+
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
         lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name not in (SGEMM, COPY)))
@@ -76,6 +83,14 @@ class TimeMeasurement(Measurement, tag="time"):
     samples: list[Sample]
     chunk_size: Length | None = None
     """tokens of a chunk of the operation; with the topic "rate" it is there"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topic == "rate" and self.chunk_size is None:
+            raise ValueError("chunk_size is missing")
+        for index, sample in enumerate(self.samples):
+            if len(sample.seconds) != len(self.samples[0].seconds):
+                raise ValueError(f"samples[{index}].seconds has another number of rounds than samples[0].seconds")
 
 
 class MemoryMeasurement(Measurement, tag="memory"):

@@ -193,6 +193,9 @@ def test_what_is_appended_is_read_again_and_the_later_counts(tmp_path):
     [
         (TIME, {"kind": "space"}, "space"),
         (TIME, {"length": 0}, r"\$\.length"),
+        (TIME, {"topic": "rats"}, "topic and direction are 'rats'"),
+        (RATE, {"chunk_size": None}, "chunk_size is missing"),
+        (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [1] * n} for n in (1, 2)]}, "number of rounds"),
         (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [0]}]}, r"\$\.samples\[0\]\.seconds\[0\]"),
         (ONE, {"returned": -1}, r"\$\.returned"),
     ],

@@ -100,11 +100,11 @@ TUNED = "triton-launches.json"
 def tuned(device: torch.device) -> dict[str, Launch]:
     """What linear_rope.tune found for a device, by rows of :class:`Size`."""
     entries = kept.load(kept.directory() / TUNED).get(card(device), {})
-    fields = set(Launch._fields)  # of another version there can be others
+    fields = set(Launch._fields)  # of another version there can be others, or fewer
     return {
         row: Launch(**entry | {"warps": tuple(entry["warps"])})
         for row, entry in entries.items()
-        if entry.keys() == fields
+        if fields - set(Launch._field_defaults) <= entry.keys() <= fields
     }
 
 
