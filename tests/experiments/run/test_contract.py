@@ -29,7 +29,7 @@ RAY = FULL, pytest.mark.filterwarnings("default")  # what Ray warns of
 @pytest.fixture(
     params=[
         "local",
-        "spawned",
+        pytest.param("spawned", marks=FULL),
         pytest.param("ray", marks=RAY),
         pytest.param("submitit", marks=FULL),
         pytest.param("slurm", marks=FULL),

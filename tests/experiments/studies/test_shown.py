@@ -51,7 +51,7 @@ def made_alone(make, directory, stem):
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
-@pytest.mark.parametrize("draws", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.full])])
 def test_what_is_said_of_a_committed_comparison(name, draws, tmp_path, monkeypatch):
     """Figures take the most time; whether there is one is known when it is drawn."""
     monkeypatch.setattr(entries.style, "save_figure", made_alone if draws else lambda *_: False)
