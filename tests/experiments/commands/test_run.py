@@ -14,9 +14,11 @@ from safetensors.torch import load_file
 from experiments.cli import main
 from experiments.commands.plan import make_plan, nothing_to_do
 from experiments.config import Config
+from experiments.console import make_console
 from experiments.data.registry import load_data
 from experiments.options import as_words
 from experiments.presets import get_preset
+from experiments.records.lock import only_one_run
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES
 from experiments.train.objectives import NextByte
@@ -154,6 +156,14 @@ def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
 def test_the_peer_and_other_settings_run(tmp_path, variants, words, told):
     assert quick_run(tmp_path / "out", "--variants", variants, *words.split()) == 0
     assert told in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("study", ["convergence", "speed"], ids=["trains", "measures"])
+def test_a_second_command_is_refused_while_the_first_holds_the_directory(tmp_path, capsys, study):
+    for dry in ([], ["--dry-run"]):
+        with only_one_run(tmp_path, make_console()):
+            assert main(["run", study, "--preset", "smoke", "--out", str(tmp_path), *dry]) == 2
+        assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
 
 
 @pytest.mark.slow
