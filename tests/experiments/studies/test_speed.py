@@ -113,6 +113,8 @@ def test_settings_that_are_not_set_are_those_on_record(tmp_path, capsys):
     shutil.copytree(SPEED.with_name("speed-decoding"), tmp_path / "speed")
     assert run(tmp_path / "speed", "--dry-run", preset="decoding") == 0
     assert "time of decoding" not in capsys.readouterr().out  # all of it is on record
+    assert run(tmp_path / "speed", "--dry-run") == 2
+    assert "holds a comparison that differs in lengths (" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset", ["cpu", "one-thread"])

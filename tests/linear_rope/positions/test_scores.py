@@ -31,16 +31,16 @@ def heads_of(x: Tensor) -> Tensor:
     return x.unflatten(-1, (HEADS, D))
 
 
-def shaw(p: Shaw) -> Pair:
+def shaw(p: Shaw, most: int = 16) -> Pair:
     """Eq. 4: x_i W^Q (x_j W^K + a^K_ij)ᵀ / √d, a_ij = w_clip(j − i, k)."""
-    return lambda q, k, i, j: (q * (k + p.keys_table.weight[clip(j - i, 16) + 16])).sum(-1) / math.sqrt(D)
+    return lambda q, k, i, j: (q * (k + p.keys_table.weight[clip(j - i, most) + most])).sum(-1) / math.sqrt(D)
 
 
-def huang(p: Huang) -> Pair:
+def huang(p: Huang, most: int = 128) -> Pair:
     """Method 4: the products of query, key and position two by two."""
 
     def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
-        a = p.table.weight[clip(j - i, 128) + 128]
+        a = p.table.weight[clip(j - i, most) + most]
         return ((q * k).sum(-1) + (q * a).sum(-1) + (k * a).sum(-1)) / math.sqrt(D)
 
     return score
@@ -85,11 +85,11 @@ def tupe(p: Tupe) -> Pair:
     return score
 
 
-def deberta(p: Deberta) -> Pair:
+def deberta(p: Deberta, most: int = 128) -> Pair:
     """Eq. 2 to 4: content to content, content to position and position to content, over √(3d)."""
 
     def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
-        row = 0 if i - j <= -128 else 255 if i - j >= 128 else i - j + 128
+        row = 0 if i - j <= -most else 2 * most - 1 if i - j >= most else i - j + most
         queries, keys = heads_of(p.query(p.table.weight[row])), heads_of(p.key(p.table.weight[row]))
         return ((q * k).sum(-1) + (q * keys).sum(-1) + (k * queries).sum(-1)) / math.sqrt(3 * D)
 
@@ -110,7 +110,7 @@ def xpos(p: None) -> Pair:
     return score
 
 
-LOOPS: dict[str, Callable[[Any], Pair]] = {
+LOOPS: dict[str, Callable[..., Pair]] = {
     "shaw": shaw,
     "transformer-xl": transformer_xl,
     "t5": t5,
@@ -125,11 +125,13 @@ def clip(distance: int, most: int) -> int:
     return max(-most, min(most, distance))
 
 
-def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list[int]) -> tuple[Tensor, Tensor]:
+def looped(
+    module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list[int], **most: int
+) -> tuple[Tensor, Tensor]:
     """The output and the weights of some queries, pair by pair, of tokens at the positions ``at``."""
     positions: Any = module.score_positions
     name = next((name for name in SCORES if type(positions) is POSITIONS[name]), "xpos")
-    score = LOOPS[name](positions)
+    score = LOOPS[name](positions, **most)
     q, k, v = (heads_of(projection(x)) for projection in (module.query, module.key, module.value))
     outputs, weights = [], []
     for i in queries:
@@ -137,7 +139,8 @@ def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list
         alpha = torch.stack([score(q[:, i], k[:, j], at[i], at[j]) for j in seen], dim=-1).softmax(-1)
         y = torch.einsum("bhk,bkhd->bhd", alpha, v[:, : len(seen)])
         if isinstance(positions, Shaw):
-            added = torch.stack([positions.values_table.weight[clip(at[j] - at[i], 16) + 16] for j in seen])
+            end = most.get("most", 16)
+            added = torch.stack([positions.values_table.weight[clip(at[j] - at[i], end) + end] for j in seen])
             y = y + alpha @ added  # eq. 3
         outputs.append(y.flatten(1))
         weights.append(torch.nn.functional.pad(alpha, (0, x.shape[1] - len(seen))))
@@ -168,6 +171,13 @@ def test_positions_can_be_given(name: str) -> None:
     module, x, at = make(name, causal=False), random(1, 9, DIM), [3, 0, 7, 200, 21, 4, 4, 90, 1]
     for given in (torch.tensor(at), torch.tensor([at])):
         assert_near(module(x, positions=given), looped(module, x, at, list(range(9)))[0])
+
+
+@pytest.mark.parametrize("made_of", [(Shaw, D), (Huang, D), (Deberta, DIM, HEADS, D)], ids=["shaw", "huang", "deberta"])
+def test_distances_are_told_apart_as_far_as_it_says(made_of: tuple[Any, ...]) -> None:
+    positions, x = made_of[0](*made_of[1:], max_distance=4), random(1, 9, DIM)
+    module = made("softmax", rope="none", score_positions=positions, causal=False)
+    assert_near(module(x), looped(module, x, list(range(9)), list(range(9)), most=4)[0])
 
 
 def test_a_table_that_ends_says_so() -> None:
