@@ -286,7 +286,7 @@ def train(directory: Path, /, *, tracker: str | None = None, plugin: Plugins = (
     trackers = parse_trackers(tracker)
     from experiments.run.job import train_directory
 
-    return train_directory(directory, trackers)
+    return train_directory(directory, trackers, plugin)
 
 
 if program() == "linear-rope":  # a shell completes a command of one word

@@ -11,8 +11,8 @@ from experiments.console import available_cores
 from experiments.objects import Needs, parse_needs
 from experiments.options import RunOptions
 from experiments.records.record import read_comparison, run_rows
-from experiments.run.job import check_can_share
 from experiments.run.loop import Launcher
+from experiments.run.peers import check_can_share
 from experiments.run.registry import LAUNCHERS, is_elsewhere
 from experiments.train.group import check_can_shard
 from experiments.train.models import check_memory, resolve_device

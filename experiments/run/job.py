@@ -6,13 +6,11 @@ All it is given is the run's directory. What must last goes into ``status.json``
 import os
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -20,10 +18,10 @@ import torch
 from filelock import SoftFileLease, Timeout
 
 from experiments.config import Config
-from experiments.console import PLAIN_SECONDS, install_command
+from experiments.console import PLAIN_SECONDS
 from experiments.data.registry import load_data
 from experiments.extensions import load_plugin
-from experiments.objects import Job, Run, python
+from experiments.objects import Job, Run
 from experiments.records import environment
 from experiments.records.files import check_links, remove_leftovers
 from experiments.records.lock import LeaseLost, check_lease, run_lease
@@ -31,8 +29,9 @@ from experiments.records.record import is_finished, read_comparison, read_record
 from experiments.records.schema import RunConfig
 from experiments.run.display import closing_line, rates
 from experiments.run.loop import UNRECORDED, Advanced, Ended
+from experiments.run.peers import check_can_share, end_with_the_first, peers
 from experiments.run.plan import JobRecord, write_status, write_that_it_is_trained
-from experiments.run.signals import STOP_SIGNALS, stop_signals_are_collected
+from experiments.run.signals import stop_signals_are_collected
 from experiments.trackers.registry import TrackedRun, Trackers
 from experiments.train.chosen_objective import make_objective
 from experiments.train.group import Group, connect, tells_of_a_lost_process
@@ -48,27 +47,12 @@ SIGN_SECONDS = 1.0
 """between two signs of life"""
 
 
-def check_can_share(batch_size: int, count: int) -> None:
-    """Raises ValueError unless so many processes can share a batch evenly, and can be connected."""
-    if batch_size % count:
-        other = batch_size + -batch_size % count
-        raise ValueError(
-            f"batch_size is {batch_size}, which {count} processes cannot share evenly; give a multiple of it, "
-            f"such as {other}, or another number of processes"
-        )
-    if count > 1 and find_spec("accelerate") is None:
-        raise ValueError(
-            f"{count} processes (of --nproc, or of torchrun) are to train one run, which needs accelerate; give "
-            f"{install_command('distributed')}, or start one process"
-        )
-
-
-def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
+def train_directory(path: Path, trackers: Sequence[str] = (), plugins: Sequence[str] = ()) -> int:
     """Train what is left of the run in a directory, in this process, and print how it goes.
 
-    Where torchrun has started several processes, this is one of them, and they train it together; this process becomes
-    torchrun if there are to be several, and it has started none. ``trackers`` follow the run from now on; none: those
-    that its comparison was run with.
+    Where torchrun has started processes, this is one of them, and they train it together; else it starts the others.
+    ``trackers`` follow the run from now on; none: those that its comparison was run with. ``plugins`` are imported by
+    the others too.
 
     Returns the exit status: 0 done, 1 failed, 130 or 143 stopped after a checkpoint, UNRECORDED.
 
@@ -76,20 +60,17 @@ def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
         ValueError: it is not the directory of a run that a comparison has made, or so many processes cannot train it.
     """
     job, record, needed = read_job(path)
-    count, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    several = max(count, needed.nproc)
-    check_can_share(record.config["batch_size"], several)
+    count, rank = int(os.environ.get("WORLD_SIZE", needed.nproc)), int(os.environ.get("RANK", 0))
+    check_can_share(record.config["batch_size"], count)
     check_links(job.directory)
     if trackers and rank == 0:
         write_record(job.directory / "job.json", msgspec.structs.replace(needed, trackers=list(trackers)))
     is_done = is_finished(job.root, *job.run, record.config["steps"])
-    if several > count and not is_done:
-        _become_torchrun(job, several)
     with stop_signals_are_collected() as received:
         if rank > 0:
             return 0 if is_done else _train_as_peer(job, received)
         try:
-            ended = Ended(job.run, "done") if is_done else _train_here(job, received, several)
+            ended = Ended(job.run, "done") if is_done else _train_here(job, received, count, plugins)
         except OSError:
             with suppress(OSError):  # of a full disk, with the log on it
                 traceback.print_exc()
@@ -99,28 +80,22 @@ def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
     return {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
 
 
-def _become_torchrun(job: Job, count: int) -> None:
-    """Go on as torchrun, which starts the command of the run so many times, and ends all when one has ended."""
-    options = ["--standalone", "--nproc-per-node", str(count), *job.command[len(python()) :]]
-    if len(python()) > 1:
-        os.environ["PYTHONSAFEPATH"] = "1"  # as -P, of the processes that it starts
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    os.execv(sys.executable, [*python(), "-m", "torch.distributed.run", *options])
-
-
 def _train_as_peer(job: Job, received: list[int]) -> int:
     """Train beside the first process, which writes the files, says when to stop and records how the run ended."""
+    end_with_the_first()
     try:
         train_job(job, True, RunLog())
     except RunStopped:
         return 128 + (received[0] if received else signal.SIGTERM)
+    except RunFailed:
+        return 1
     except Exception:
         traceback.print_exc()
         return 1
     return 0
 
 
-def _train_here(job: Job, received: list[int], count: int) -> Ended:
+def _train_here(job: Job, received: list[int], count: int, plugins: Sequence[str]) -> Ended:
     """Train as the first of ``count`` processes, and record how it ended. Raises OSError if that cannot be."""
     lease = run_lease(job.directory)
     try:
@@ -136,7 +111,8 @@ def _train_here(job: Job, received: list[int], count: int) -> Ended:
             remove_leftovers(job.directory)
             device = read_job(job.directory)[2].device
             write_that_it_is_trained(job.directory, environment.software(device))
-            train_job(job, count > 1, JobLog(job, lease, received))
+            with peers(job, count, plugins):
+                train_job(job, count > 1, JobLog(job, lease, received))
         except RunStopped as error:
             ended = Ended(job.run, "queued", str(error))
         except (RunFailed, LeaseLost) as error:

@@ -31,7 +31,7 @@ class JobRecord(Struct, kw_only=True):
     """directory of the comparison that trained what the run begins with"""
     device: str
     nproc: int = 1
-    """processes that train it together, where torchrun has not started so many"""
+    """processes that train it together, where torchrun has started none"""
     shard: bool = False
     """whether they share out the weights"""
     plugins: list[str]

@@ -1,7 +1,7 @@
 """The processes that train one run: each computes its rows of every batch, and together they take the step of one.
 
 Every process draws the whole batch of (seed, step), so it is the same however many there are. Gradients are averaged by
-DDP, which ``accelerate`` sets up for the devices at hand; torchrun, or --nproc, says who is which. A model too
+DDP, which ``accelerate`` sets up for the devices at hand; torchrun, or run/peers.py, says who is which. A model too
 large for each process to hold is sharded among them instead.
 """
 

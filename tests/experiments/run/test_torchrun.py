@@ -4,15 +4,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
 
 from experiments.cli import main
 from experiments.objects import Run
+from experiments.records.lock import run_lease
 from experiments.records.record import run_status
-from experiments.run.job import check_can_share
+from experiments.run.peers import check_can_share
 from experiments.run.plan import prepare_runs
 from tests.experiments.run.conftest import PROJECT, train, training_of
 from tests.made_up import repeated_rows
@@ -37,9 +40,9 @@ def trained(root, text, nproc=1, **options):
     return training.job(RUN)
 
 
-def prepare(root, text, **options):
+def prepare(root, text, nproc=1, **options):
     """A run that is ready to be trained."""
-    (job,) = prepare_runs(training_of(root, text, **CONFIG | options), [RUN])
+    (job,) = prepare_runs(training_of(root, text, nproc, **CONFIG | options), [RUN])
     return job
 
 
@@ -62,10 +65,21 @@ def wait_for_step(directory, step):
 
 
 def with_rank(process, rank):
-    (found,) = (
-        each for each in psutil.Process(process.pid).children(recursive=True) if each.environ().get("RANK") == str(rank)
-    )
-    return found
+    """Of all processes below one, that of a rank, once it is there."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it has just ended
+                if each.environ().get("RANK") == str(rank):
+                    return each
+        time.sleep(0.05)
+    raise AssertionError(f"there is no process of rank {rank}")
+
+
+def has_ended(process):
+    with suppress(psutil.TimeoutExpired):
+        process.wait(30)
+    return not process.is_running()
 
 
 def assert_same_curve(one, other):
@@ -85,7 +99,7 @@ def test_what_several_processes_cannot_share_is_refused(capsys, tmp_path, monkey
         assert main([*command, *options.split()]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr("experiments.run.job.find_spec", lambda name: None)
+    monkeypatch.setattr("experiments.run.peers.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"accelerate; give pip install .*\[distributed\]"):
         check_can_share(4, 2)
     check_can_share(4, 1)
@@ -97,10 +111,43 @@ def test_several_processes_give_the_loss_curve_of_one(tmp_path, text, alone, by)
     if by == "nproc":
         job = trained(tmp_path / "out", text, nproc=2)
     else:
-        job = prepare(tmp_path / "out", text)
-        assert torchrun(job).wait(PATIENCE) == 0
+        job = prepare(tmp_path / "out", text, nproc=4)
+        assert torchrun(job).wait(PATIENCE) == 0  # two processes, as torchrun was told
     assert run_status(job.root, *RUN).state == "done", (job.directory / "log.txt").read_text()
     assert_same_curve(job.directory, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [-1, 5], ids=["while the others start", "while they train"])
+def test_a_killed_first_process_is_told_of_and_the_others_end(tmp_path, text, step):
+    training = training_of(tmp_path / "out", text, 2, **CONFIG | {"steps": 2000})
+    others = []
+
+    def kill():
+        others.append(with_rank(psutil.Process(), 1))
+        if step > 0:
+            wait_for_step(training.job(RUN).directory, step)
+        os.kill(run_lease(training.job(RUN).directory).pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ended = train(training, [RUN])
+    killer.join()
+    assert (ended[RUN].state, "killed (SIGKILL)" in ended[RUN].reason) == ("failed", True)
+    assert run_status(training.root, *RUN).state == "failed"
+    assert has_ended(others[0])
+
+
+@pytest.mark.slow
+def test_a_terminal_s_signal_to_processes_that_start_stops_the_run(tmp_path, text):
+    job = prepare(tmp_path / "out", text, nproc=2, steps=2000)
+    process = subprocess.Popen([*job.command, "--plugin=calendar"], cwd=PROJECT, start_new_session=True)
+    other = with_rank(process, 1)
+    assert other.cmdline()[-1] == "--plugin=calendar"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+    assert run_status(job.root, *RUN).state == "queued"
+    assert has_ended(other)
 
 
 @pytest.fixture(scope="module")
