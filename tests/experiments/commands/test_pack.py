@@ -99,6 +99,16 @@ def test_packing_what_is_packed_changes_no_byte_and_what_an_older_version_packed
     assert contents(pack(root, older)).keys() == before.keys(), "its statuses have moved"
 
 
+def test_equal_runs_make_equal_files_in_any_order_and_what_is_unchanged_is_not_written(make_comparison, tmp_path):
+    roots = [make_comparison(tmp_path / name, name, 2) for name in VARIANTS.split(",")]
+    for root in roots:
+        (root / "attention.csv").write_text(ATTENTION + f"{root.name},1,0,1,0.5\n{root.name},0,0,1,0.5\n")
+    first, second = (pack(b, pack(a, tmp_path / a.name[-4:])) for a, b in (roots, roots[::-1]))
+    assert (first / "runs.parquet").read_bytes() == (second / "runs.parquet").read_bytes()
+    before = [path.stat().st_ino for path in sorted(first.iterdir())]
+    assert [path.stat().st_ino for root in roots for path in sorted(pack(root, first).iterdir())] == before * 2
+
+
 @pytest.mark.parametrize("created", ["2026-01-02T03:04:05Z", "2026-05-05T00:00:00Z"], ids=["went on", "begun anew"])
 def test_new_runs_are_added_and_what_is_packed_stays(make_comparison, tmp_path, created):
     packed = pack(make_comparison(tmp_path / "a", VARIANTS, 2, notes=["an old note"]), tmp_path / "packed")

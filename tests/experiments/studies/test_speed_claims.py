@@ -16,7 +16,7 @@ from experiments.studies.speed.records import (
     read_records,
 )
 from experiments.studies.speed.results import crossings, crossover, memory, rate, times
-from experiments.studies.speed.study import FORWARD, OURS, SDPA, SGEMM, STUDY, settings
+from experiments.studies.speed.study import COPY, FORWARD, OURS, SDPA, SGEMM, SOFTMAX, STUDY, after, settings
 from experiments.studies.speed.targets import targets
 from tests.made_up import make_record
 
@@ -62,6 +62,23 @@ def test_tables_do_without_what_failed(tmp_path):
     assert crossings(tmp_path).empty
     written(tmp_path, [timed("rate", None, [Sample(SGEMM, CPU.gemm_size, [1.0])])])
     assert rate(tmp_path).empty, "the matrix product alone"
+
+
+def test_a_copy_that_was_timed_bounds_the_operation_too(tmp_path):
+    """Forward it moves H·N·(2·M + 2·D) numbers, and a copy of a matrix its numbers twice."""
+    config = replace(CPU, heads=2, num_features=6, head_dim=4, gemm_size=100)
+    samples = [Sample(SGEMM, 100, [1.0, 2.0]), Sample(COPY, 100, [4.0, 8.0]), Sample(OURS, 1000, [16.0, 16.0])]
+    written(tmp_path, [timed("rate", None, samples)], config)
+    (share,) = rate(tmp_path)["copy_share"]
+    assert share == pytest.approx(2 * 1000 * (2 * 6 + 2 * 4) / (2 * 100**2) * (4 + 8) / 2 / 16)
+
+
+@pytest.mark.parametrize(("slowest", "told"), [(2.0, [1024]), (0.9, [])])
+def test_a_crossing_is_told_where_the_rounds_agree(tmp_path, slowest, told):
+    ours, seconds = after(CPU.num_features), {512: [0.5] * 5, 2048: [2.0, slowest, 2.0, slowest, 2.0]}
+    samples = {n: [Sample(SOFTMAX, n, taken), Sample(ours, n, [1.0] * 5)] for n, taken in seconds.items()}
+    written(tmp_path, [timed("module", n, each) for n, each in samples.items()])
+    assert crossings(tmp_path)["value"].tolist() == pytest.approx(told)
 
 
 def test_crossovers_lie_on_straight_lines_in_log_log():

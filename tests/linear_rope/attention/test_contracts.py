@@ -106,14 +106,15 @@ def test_weights_reproduce_the_output(name: str, causal: bool) -> None:
 
 @EITHER_WAY
 def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool) -> None:
-    """With padding every second one."""
-    module, padding = make(name, causal=causal), None
+    """With padding every second one, where ids are not read."""
+    module, padding, ids = make(name, causal=causal), None, IDS
     if CASES.index((name, causal)) % 2:  # at both ends of segments, in the middle, and one whole segment
         padding = torch.zeros(2, LENGTH, dtype=torch.bool)
         padding[0, [0, 1, 7, 30, 31, 48, 49]] = padding[1, [20, 21, 68, 69]] = True
+        ids = IDS.masked_fill(padding, 9)
     x = random(2, LENGTH, DIM).requires_grad_()
     wanted = torch.zeros_like(x)
-    found_weights = module.attention_weights(x, padding, segment_ids=IDS)
+    found_weights = module.attention_weights(x, padding, segment_ids=ids)
     for row in range(2):
         for segment in IDS[row].unique():
             at = (IDS[row] == segment).nonzero().squeeze(-1)
@@ -122,7 +123,7 @@ def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool) -> None:
             weights = found_weights[row][:, at]
             assert_near(weights[..., at], module.attention_weights(alone, of)[0])
             assert not weights[..., IDS[row] != segment].any()
-    found = module(x, key_padding_mask=padding, segment_ids=IDS)
+    found = module(x, key_padding_mask=padding, segment_ids=ids)
     inputs = [x, *module.parameters()]
     assert_near([found, *gradients(found, inputs)], [wanted, *gradients(wanted, inputs)])
 
@@ -246,7 +247,8 @@ def test_autocast_is_finite_and_close(name: str, form: str, monkeypatch: pytest.
 def test_outputs_and_gradients_are_finite_at_large_norms(kernel: str, dtype: torch.dtype) -> None:
     for options in ({}, ALL_NORMED):
         module = made(kernel, **options).to(dtype)
-        for norm in (1.0, 20.0) if kernel == "taylor" else (1.0, 1e4):  # beyond, it is refused: features/test_taylor.py
+        # Beyond 20, Taylor's is refused: features/test_features.py
+        for norm in (1.0, 20.0) if kernel == "taylor" else (1.0, 1e4):
             x = (random(2, 300, DIM) * norm).to(dtype).requires_grad_()
             y = module(x)
             assert y.isfinite().all()
