@@ -21,7 +21,7 @@ QUANTITIES = {
     "validation": Quantity(label="{quantity}", source="runs", where={"split": "validation", "metric": "bits_per_byte"}),
 }
 VARIANTS = "softmax-none,softmax-rope,elu+1-none,elu+1-rope-after,elu+1-rope-after@decay=fixed"
-FATES = {("softmax-rope", 1): ("failed", "why"), **{("elu+1-none", s): ("failed", "why") for s in range(3)}}
+FATES = {("softmax-rope", 0): ("failed", "why"), **{("elu+1-none", s): ("failed", "why") for s in range(3)}}
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,24 @@ def test_a_run_that_failed_is_a_thin_line_with_a_cross_and_its_variant_says_how_
 
 
 def test_the_mean_is_that_of_the_finished_seeds(made_up):
-    softmax = picture(made_up, **CURVES).axes[0]
+    figure = picture(made_up, **CURVES, baseline="softmax-rope")
+    softmax, linear = figure.axes
     (mean,) = [line for line in softmax.lines if line.get_label().startswith("rope")]
     runs = [line for line in softmax.lines if line.get_linewidth() == 0.6 and line.get_color() == mean.get_color()]
     whole = [line.get_ydata() for line in runs if len(line.get_xdata()) == 6]
     assert len(whole) == 2
     np.testing.assert_allclose(mean.get_ydata(), np.mean(whole, axis=0))
+    (again,) = [line for line in linear.lines if line.get_label() == "softmax-rope"]
+    assert list(again.get_ydata()) == list(mean.get_ydata())
+    assert "The vertical axis is cut at" in figure.get_suptitle()
+
+
+def test_gains_are_of_the_seeds_that_the_baseline_finished_too(make_comparison, tmp_path):
+    variants, fates = "elu+1-none,elu+1-rope-after", {("elu+1-none", 1): ("failed", "why")}
+    root = make_comparison(tmp_path, variants, loss=lambda name, seed, _: 3 + seed**2 * ("rope" in name), fates=fates)
+    (axes,) = picture_of(rows_of(root, STUDIES["convergence"]), "validation-gain").axes
+    (mean,) = [line for line in axes.lines if line.get_label().startswith("rope")]
+    assert list(mean.get_ydata()) == [(0 + 4) / 2] * 6
 
 
 def test_rows_of_dots_say_what_failed_and_what_is_the_baseline(made_up):
@@ -162,9 +174,7 @@ def case(request, tmp_path_factory, make_comparison):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "stem", "validation training validation-gain final steps-to-baseline throughput overview".split()
-)
+@pytest.mark.parametrize("stem", STEMS)
 def test_no_text_overlaps_another_or_leaves_the_figure(case, stem, monkeypatch):
     figure = picture_of(case, stem)
     if figure is None:
