@@ -532,8 +532,9 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_there(capability: int) -> Non
         assert run.returncode == 0, run.stderr
         for name, kernel, _, _, spilled, shared, *_ in (line.split() for line in run.stdout.splitlines()):
             found.add(kernel)
-            # Of sm_100 the ptxas of Triton 3.6 keeps 20 bytes of one kernel in memory, newer ones none.
-            allowed = 20 if (capability, version("triton")[:3], kernel) == (100, "3.6", "states_after_chunks") else 0
+            # For sm_100 the ptxas of Triton 3.6 spills 20 and 16 bytes in two kernels, that of 3.8 none.
+            is_older = (capability, version("triton")[:3]) == (100, "3.6")
+            allowed = 20 if is_older and kernel in ("states_after_chunks", "gradients_of_sums") else 0
             assert int(spilled) <= allowed, (name, decay, kernel, spilled)
             assert int(shared) <= (227 if capability >= 90 else 163) * 1024, (name, decay, kernel, shared)
     assert found == KERNELS
