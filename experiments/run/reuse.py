@@ -54,14 +54,10 @@ def _runs_of(root: Path) -> dict[str, ReusableRun]:
     is_cpu = comparison.machine.get("device") == "cpu"
     for run in (Run(*place) for place in comparison.runs if is_variant(place[0])):
         made_with, software = run_config(root, *run), run_status(root, *run).trained_with
-        steps = made_with and made_with.config.get("steps")
-        if (
-            made_with is None
-            or not isinstance(steps, int)
-            or len({(each.torch, each.kernel) for each in software}) != 1
-        ):
+        if made_with is None or len({(each.torch, each.kernel) for each in software}) != 1:
             continue
-        if is_finished(root, *run, steps):
+        steps = made_with.config.get("steps")  # a record of another version need not have it
+        if isinstance(steps, int) and is_finished(root, *run, steps):
             identity = _identity(made_with, is_cpu, software[0], comparison.plugins)
             found[identity] = ReusableRun(root, run, comparison.git.commit, software)
     return found
