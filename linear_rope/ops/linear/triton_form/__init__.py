@@ -1,9 +1,10 @@
 """Linear attention in Triton, on a GPU: of causal calls the same result and gradients as blockwise.py's.
 
 Two kernels go through a sequence chunk by chunk and keep the states; all else is a program for each chunk, which maps,
-rotates, weighs and sums what it needs by itself (shared.py, forward.py, backward.py). Where every query sees every key
-there is one state of all keys (bidirectional.py), and one position after a state, as in decoding, is one program
-(one_position.py). The files launch*.py are the host's side.
+rotates, weighs and sums what it needs by itself (forward.py and backward.py). Where every query sees every key there is
+one state of all keys (bidirectional.py), and one position after a state, as in decoding, is one program
+(one_position.py). What they share has a file an idea: tiles.py, maps.py, rotation.py, terms.py, fading.py, states.py.
+The files launch*.py are the host's side.
 
 Nothing here imports Triton before it is asked to compute. With TRITON_INTERPRET=1, set before Triton is imported, the
 kernels run on a CPU, slowly, in NumPy.

@@ -19,37 +19,31 @@ Exponents are constants, and what multiplies a whole vector has the gradient Σ 
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.shared import (
-    enter_factors,
-    factor,
-    fading,
-    gains,
-    held_projection,
-    is_key,
+from linear_rope.ops.linear.triton_form.fading import enter_factors, fading, gains, log_kept, pair_factors, read_factors
+from linear_rope.ops.linear.triton_form.maps import held_projection
+from linear_rope.ops.linear.triton_form.rotation import (
     keys_rotated_back,
-    load_memory,
-    load_normaliser,
-    load_own,
-    load_own_keys,
-    load_stabiliser,
-    load_values,
-    load_vector,
-    log_kept,
-    map_both,
-    map_queries,
-    pair_factors,
-    product,
     queries_rotated_back,
-    read_factors,
     rotated_keys,
     rotated_queries,
-    store_gradients,
+)
+from linear_rope.ops.linear.triton_form.states import (
+    load_memory,
+    load_normaliser,
+    load_stabiliser,
+    load_values,
     store_memory,
     store_normaliser,
-    store_tile,
-    store_vector,
+)
+from linear_rope.ops.linear.triton_form.terms import (
+    load_own,
+    load_own_keys,
+    map_both,
+    map_queries,
+    store_gradients,
     summed_queries,
 )
+from linear_rope.ops.linear.triton_form.tiles import factor, is_key, load_vector, product, store_tile, store_vector
 
 
 @triton.jit

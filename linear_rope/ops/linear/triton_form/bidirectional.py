@@ -20,32 +20,32 @@ import triton
 import triton.language as tl
 
 from linear_rope.ops.linear.triton_form.backward import numerator_gradients, saved_gains
-from linear_rope.ops.linear.triton_form.shared import (
-    NOTHING,
-    factor,
-    gains,
-    held_projection,
-    is_key,
+from linear_rope.ops.linear.triton_form.fading import gains
+from linear_rope.ops.linear.triton_form.maps import held_projection
+from linear_rope.ops.linear.triton_form.rotation import (
     keys_rotated_back,
-    load_memory,
-    load_normaliser,
-    load_stabiliser,
-    load_tile,
-    load_values,
-    load_vector,
-    map_keys,
-    map_queries,
-    product,
     queries_rotated_back,
     rotated_keys,
     rotated_queries,
-    store_gradients,
+)
+from linear_rope.ops.linear.triton_form.states import (
+    load_memory,
+    load_normaliser,
+    load_stabiliser,
+    load_values,
     store_memory,
     store_normaliser,
+)
+from linear_rope.ops.linear.triton_form.terms import map_keys, map_queries, store_gradients, summed_keys, summed_queries
+from linear_rope.ops.linear.triton_form.tiles import (
+    NOTHING,
+    factor,
+    is_key,
+    load_tile,
+    load_vector,
+    product,
     store_tile,
     store_vector,
-    summed_keys,
-    summed_queries,
 )
 
 

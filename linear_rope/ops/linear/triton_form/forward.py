@@ -1,7 +1,7 @@
 """The forward pass: the states before chunks, one after the other, then the outputs of all chunks beside each other.
 
 With q and k mapped (and rotated), q' and k' those of the denominator, P the factors of pairs and s_j, u_i, c the
-exponents of shared.py, a chunk after the state (S, z, c) gives
+exponents of fading.py, a chunk after the state (S, z, c) gives
 
     numerator_i   = Σ_{j ≤ i} P_ij (q_i·k_j) v_j  +  exp(c − u_i) Sᵀq_i
     denominator_i = Σ_{j ≤ i} P_ij (q'_i·k'_j)    +  exp(c − u_i) z·q'_i
@@ -15,36 +15,28 @@ and leaves the state
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.shared import (
-    NOTHING,
+from linear_rope.ops.linear.triton_form.fading import (
     enter_factors,
-    factor,
     fading,
     gains,
-    held_projection,
-    load_memory,
-    load_normaliser,
-    load_own,
-    load_own_keys,
-    load_stabiliser,
-    load_tile,
-    load_values,
     log_kept,
-    map_both,
-    map_keys,
     pair_factors,
-    product,
     query_exponents,
     read_factors,
-    rotated_keys,
-    rotated_queries,
     stabiliser_after,
+)
+from linear_rope.ops.linear.triton_form.maps import held_projection
+from linear_rope.ops.linear.triton_form.rotation import rotated_keys, rotated_queries
+from linear_rope.ops.linear.triton_form.states import (
+    load_memory,
+    load_normaliser,
+    load_stabiliser,
+    load_values,
     store_memory,
     store_normaliser,
-    store_tile,
-    store_vector,
-    summed_keys,
 )
+from linear_rope.ops.linear.triton_form.terms import load_own, load_own_keys, map_both, map_keys, summed_keys
+from linear_rope.ops.linear.triton_form.tiles import NOTHING, factor, load_tile, product, store_tile, store_vector
 
 
 @triton.jit

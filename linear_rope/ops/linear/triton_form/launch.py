@@ -21,7 +21,8 @@ from linear_rope.ops.linear.call import (
 )
 from linear_rope.ops.linear.call import empty_result as any_result
 from linear_rope.ops.linear.triton_form import backward, forward, settings
-from linear_rope.ops.linear.triton_form.shared import Inputs, Rows, States
+from linear_rope.ops.linear.triton_form.states import States
+from linear_rope.ops.linear.triton_form.tiles import Inputs, Rows
 
 NO_STATES = States(None, None, None)
 JOIN_BLOCK = 1024

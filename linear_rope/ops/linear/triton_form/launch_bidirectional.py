@@ -11,7 +11,7 @@ from linear_rope.ops.linear.triton_form.launch import (
     or_none,
     rows_of,
 )
-from linear_rope.ops.linear.triton_form.shared import States
+from linear_rope.ops.linear.triton_form.states import States
 
 
 def attend(call: Call, *, keep: bool) -> Result:

@@ -12,21 +12,11 @@ A program takes one row and a block of its values. A chunk has one position, C =
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.shared import (
-    NOTHING,
-    RESET,
-    gains,
-    load_normaliser,
-    load_stabiliser,
-    load_tile,
-    map_both,
-    rotated_keys,
-    rotated_queries,
-    store_normaliser,
-    store_tile,
-    summed_keys,
-    summed_queries,
-)
+from linear_rope.ops.linear.triton_form.fading import RESET, gains
+from linear_rope.ops.linear.triton_form.rotation import rotated_keys, rotated_queries
+from linear_rope.ops.linear.triton_form.states import load_normaliser, load_stabiliser, store_normaliser
+from linear_rope.ops.linear.triton_form.terms import map_both, summed_keys, summed_queries
+from linear_rope.ops.linear.triton_form.tiles import NOTHING, load_tile, store_tile
 
 
 @triton.jit
