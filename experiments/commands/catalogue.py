@@ -7,8 +7,7 @@ from pathlib import Path
 
 from experiments.config import Config
 from experiments.console import install_command, make_console, print_pairs, program
-from experiments.data.corpus import DataSet
-from experiments.data.files import DATA_DIR_VARIABLE, cache_directory, resolve_data_dir
+from experiments.data.files import DATA_DIR_VARIABLE, DataSet, cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES

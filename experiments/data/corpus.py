@@ -1,15 +1,15 @@
-"""The type of a data set, and of a text: three arrays of bytes and the words that must stand beside its figures."""
+"""The type of a text: three arrays of bytes and the words that must stand beside its figures."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.data.examples import Content, Examples
+from experiments.data.files import DataSet as DataSet
 from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
@@ -64,35 +64,6 @@ class Corpus(Content):
 
 
 Data = Corpus | Examples
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set that ``--data`` can name. One that downloads gives ``find`` and ``url`` too."""
-
-    name: str
-    description: str
-    load: Callable[[Path | None, Path | None], Data]
-    """(data directory, --data-file) -> the text or the examples; raises ValueError when they cannot be had"""
-    find: Callable[[Path | None], Path | str | None] = lambda data_dir: "made by its own code when it is used"
-    """data directory -> where the data already is on this machine, as a path or in words; None when it is not there"""
-    when_missing: str = "it is always here"
-    """what would bring it here"""
-    url: str | None = None
-    """where it is downloaded from when ``find`` does not find it"""
-    needs_file: bool = False
-    """whether it is read from --data-file"""
-    objective: Callable[..., Any] | None = None
-    """(what ``load`` gave, configuration) -> the ``training.objectives.Objective`` that is trained on it; None: the
-    next token of a text"""
-    licence: str = ""
-    """in words, as far as it is stated"""
-    size: str = ""
-    """of the file that is to be had, in words"""
-    fetch: tuple[str, ...] = ()
-    """shell commands that bring it into the data directory, which is written as DIR"""
-    known_sha256: str = ""
-    """of the content that the committed results were made with, where other copies are read too; these are noted"""
 
 
 def text_of(data: Data) -> Corpus:

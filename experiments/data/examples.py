@@ -1,14 +1,17 @@
 """Labelled examples: tables of texts and what is to be said of them, split for training, validation and test."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from experiments.data.files import Files, told
 from experiments.records.schema import DataRecord
 
 if TYPE_CHECKING:  # pandas takes long to import, and most commands need none of it
@@ -133,9 +136,31 @@ def _kind(frame: "pd.DataFrame") -> Kind:
     raise ValueError(f"the columns are {list(frame.columns)}; give those of a kind: {list(COLUMNS.values())}")
 
 
-def names_of(classes: Mapping[str, str] | Sequence[str]) -> Mapping[str, str]:
-    """What labels of a file are called; those of a list keep their names."""
-    return classes if isinstance(classes, Mapping) else dict(zip(classes, classes, strict=True))
+@dataclass(frozen=True, kw_only=True)
+class ExampleFiles(Files):
+    """Files of examples; what is derived from it makes ``splits`` of them."""
+
+    classes: Mapping[str, str] | Sequence[str] = ()
+    """what labels of a file are called; those of a list keep their names. None where they are scores"""
+    language: str = ""
+    """of the targets, as in ISO 639-1; BLEU of some needs another tokenizer"""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """By a label of a file, what it is called."""
+        return self.classes if isinstance(self.classes, Mapping) else {name: name for name in self.classes}
+
+    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
+        """Raises ValueError if files cannot be had, are other ones, or a row is not as it should be."""
+        paths, source = self.get(data_dir)
+        left_out = Counter[str]()
+        splits = self.splits(paths, left_out)
+        note = self.note + told(left_out)
+        return examples_of(self.name, splits, source, note, tuple(self.names.values()), self.language)
+
+    def splits(self, paths: Sequence[Path], left_out: Counter[str]) -> "list[pd.DataFrame]":
+        """Tables for training, validation and testing; ``left_out`` counts what is in no text."""
+        raise NotImplementedError
 
 
 def cut(frame: "pd.DataFrame", by: Sequence[str], shares: Sequence[float]) -> "list[pd.DataFrame]":

@@ -1,6 +1,7 @@
-"""Finding, reading, unpacking and downloading the files that hold data sets.
+"""The type of a data set; and finding, reading, unpacking and downloading the files that hold one.
 
-Whatever a user gives is read from a regular file, into memory alone.
+Whatever a user gives is read from a regular file, into memory alone. What takes long to import is imported where it is
+used: `list` needs this module.
 """
 
 import gzip
@@ -16,21 +17,51 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-import numpy as np
-import numpy.typing as npt
-import pooch
 import psutil
+from platformdirs import user_cache_dir
 
 from experiments.errors import why
 from experiments.records.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that ``--data`` can name. One that downloads gives ``find`` and ``url`` too."""
+
+    name: str
+    description: str
+    load: Callable[[Path | None, Path | None], Any]
+    """(data directory, --data-file) -> the text or the examples; raises ValueError when they cannot be had"""
+    find: Callable[[Path | None], Path | str | None] = lambda data_dir: "made by its own code when it is used"
+    """data directory -> where the data already is on this machine, as a path or in words; None when it is not there"""
+    when_missing: str = "it is always here"
+    """what would bring it here"""
+    url: str | None = None
+    """where it is downloaded from when ``find`` does not find it"""
+    needs_file: bool = False
+    """whether it is read from --data-file"""
+    objective: Callable[..., Any] | None = None
+    """(what ``load`` gave, configuration) -> the ``training.objectives.Objective`` that is trained on it; None: the
+    next token of a text"""
+    licence: str = ""
+    """in words, as far as it is stated"""
+    size: str = ""
+    """of the file that is to be had, in words"""
+    fetch: tuple[str, ...] = ()
+    """shell commands that bring it into the data directory, which is written as DIR"""
+    known_sha256: str = ""
+    """of the content that the committed results were made with, where other copies are read too; these are noted"""
 
 
 @contextmanager
@@ -76,7 +107,8 @@ def file_sha256(path: Path, origin: str) -> str:
         return hashlib.sha256(read_content(path, origin=origin)).hexdigest()
     with refusing(origin, path):
         check_regular(path)
-        return str(pooch.file_hash(str(path)))
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_content(path: Path, limit: int | None = None, origin: str = "--data-file", member: str | None = None) -> bytes:
@@ -134,15 +166,17 @@ def told(left_out: Counter[str]) -> str:
 
 def cache_directory() -> Path:
     """Where downloads are kept: LINEAR_ROPE_CACHE, or the place the operating system has for caches."""
-    return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("linear-rope"))
+    return Path(os.environ.get(CACHE_VARIABLE) or user_cache_dir("linear-rope"))
 
 
-def kept(key: bytes, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def kept(key: bytes, make: "Callable[[], npt.NDArray[Any]]") -> "npt.NDArray[Any]":
     """What ``make`` gives, from the cache directory if it is there under this key, and else kept there if it can be."""
+    import numpy as np
+
     path = cache_directory() / "tokens" / f"{hashlib.sha256(key).hexdigest()}.npy"
     checksum = path.with_suffix(".sha256")
     with suppress(OSError, ValueError):
-        if pooch.file_hash(str(path)) == checksum.read_text("ascii"):
+        if file_sha256(path, CACHE_VARIABLE) == checksum.read_text("ascii"):
             found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
             return found
     made = make()
@@ -152,13 +186,6 @@ def kept(key: bytes, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         write_atomically(path, buffer.getvalue())
         write_atomically(checksum, hashlib.sha256(buffer.getvalue()).hexdigest())
     return made
-
-
-def cache_refused(error: OSError) -> ValueError:
-    return ValueError(
-        f"the cache directory {cache_directory()} cannot be written ({why(error)}); "
-        f"set {CACHE_VARIABLE} to a directory that can"
-    )
 
 
 @dataclass(frozen=True)
@@ -192,7 +219,8 @@ class Download:
         path = self.cached()
         if path is not None:
             return path
-        import requests  # as late as pooch does, because it takes long to import
+        import pooch
+        import requests
 
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
@@ -206,7 +234,8 @@ class Download:
             status = "" if error.response is None else f" {error.response.status_code}"
             raise ValueError(f"{self.url} could not be reached ({type(error).__name__}{status}); {instead}") from None
         except OSError as error:
-            raise cache_refused(error) from None
+            what = f"the cache directory {cache_directory()} cannot be written ({why(error)})"
+            raise ValueError(f"{what}; set {CACHE_VARIABLE} to a directory that can") from None
         path = self.cached()
         if path is None:
             (cache_directory() / self.file_name).unlink(missing_ok=True)

@@ -10,11 +10,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from experiments.data.corpus import Corpus, Data, DataSet, text_of
-from experiments.data.files import resolve_data_dir
+from experiments.data.files import DataSet, Files, resolve_data_dir
 from experiments.extensions import Registry, choices
+
+if TYPE_CHECKING:
+    from experiments.data.corpus import Corpus, Data
 
 CATALOG = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
 
@@ -44,13 +46,16 @@ def _filled(value: Any, words: Mapping[str, Any]) -> Any:
 def data_set(name: str, *, reader: str, **row: Any) -> DataSet:
     """A data set of a row: what ``DataSet`` says of it, and what ``reader`` needs to read it.
 
-    ``reader`` is the "module:name" of a class that is derived from ``Files``. ``when_missing`` and ``fetch`` follow
-    from what is downloaded if they are not given.
-
-    Raises TypeError if something is missing in the row, or there is no such thing.
+    ``reader`` is the "module:name" of a class that is derived from ``Files``, imported (NumPy and all) when the data
+    are loaded. ``when_missing`` and ``fetch`` follow from what is downloaded if they are not given.
     """
     about = {field.name: row.pop(field.name) for field in fields(DataSet) if field.name in row}
-    files = resolve_name(reader)(name=name, **row)
+    files = Files(name=name, **{field.name: row[field.name] for field in fields(Files) if field.name in row})
+
+    def load(data_dir: Path | None, data_file: Path | None) -> "Data":
+        found: Data = resolve_name(reader)(name=name, **row).load(data_dir, data_file)
+        return found
+
     downloads = files.downloads
     if downloads:
         places = " and ".join(download.place for download in downloads)
@@ -58,7 +63,7 @@ def data_set(name: str, *, reader: str, **row: Any) -> DataSet:
         about.setdefault("fetch", [download.command for download in downloads])
         folder = f"{downloads[0].url.rpartition('/')[0]}/"
         about["url"] = downloads[0].url if len(downloads) == 1 else folder
-    return DataSet(name=name, load=files.load, find=files.find, **about | {"fetch": tuple(about.get("fetch", ()))})
+    return DataSet(name=name, load=load, find=files.find, **about | {"fetch": tuple(about.get("fetch", ()))})
 
 
 DATA_SETS: Registry[DataSet] = Registry(
@@ -68,7 +73,7 @@ DATA_SETS: Registry[DataSet] = Registry(
 
 def load_data(
     name: str, data_dir: Path | None = None, data_file: Path | None = None, may_download: bool = True
-) -> Data:
+) -> "Data":
     """The data set called ``name``, a text or labelled examples.
 
     ``data_dir`` is a directory to look in before downloading; None stands for the environment variable
@@ -100,6 +105,8 @@ def load_data(
 
 def load_corpus(
     name: str, data_dir: Path | None = None, data_file: Path | None = None, may_download: bool = True
-) -> Corpus:
+) -> "Corpus":
     """``load_data`` of a text. Raises ValueError for labelled examples too."""
+    from experiments.data.corpus import text_of
+
     return text_of(load_data(name, data_dir, data_file, may_download))

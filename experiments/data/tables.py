@@ -8,16 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
+import pandas as pd
 
-from experiments.data.examples import NEARER, Examples, cut, examples_of, fraction, mixed, names_of
-from experiments.data.files import Files, read_content, told
+from experiments.data.examples import NEARER, ExampleFiles, cut, fraction, mixed
+from experiments.data.files import read_content
 from experiments.errors import why
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MARK = "\ufeff"
 """the byte order mark"""
@@ -71,7 +69,7 @@ class Lines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tables(Files):
+class Tables(ExampleFiles):
     """A table for training, of which validation is cut, one for testing, and perhaps more for training.
 
     A quotation mark is a character like others. Of a zip archive those are read that stand in the form before it.
@@ -79,8 +77,6 @@ class Tables(Files):
 
     columns: Mapping[str, str]
     """what they are called in the file, and what they are to be called"""
-    classes: Mapping[str, str] | Sequence[str] = ()
-    """the same of labels; none where they are scores"""
     largest_score: float = 0.0
     """the smallest is 0"""
     header: Sequence[str] | None = None
@@ -92,10 +88,7 @@ class Tables(Files):
     parts: Sequence[float] = (0.9, 0.1)
     """training and validation; with the test split where no file is for that"""
 
-    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
-        """Raises ValueError if files cannot be had, are other ones, or a row is not as it should be."""
-        paths, source = self.get(data_dir)
-        left_out = Counter[str]()
+    def splits(self, paths: Sequence[Path], left_out: Counter[str]) -> list[pd.DataFrame]:
         files = [Lines(path, self.origin, left_out) for path in paths]
         if paths[0].suffix == ".zip":
             self.check(paths)
@@ -103,14 +96,10 @@ class Tables(Files):
         tests = [] if len(self.parts) == 3 else files[1:2]
         texts = [column for column in self.columns.values() if column != "label"]
         splits = cut(self._joined([file for file in files if file not in tests], self.rows[0]), texts, self.parts)
-        splits += [mixed(self._joined([file], self.rows[1])) for file in tests]
-        names = tuple(names_of(self.classes).values())
-        return examples_of(self.name, splits, source, self.note + told(left_out), names)
+        return splits + [mixed(self._joined([file], self.rows[1])) for file in tests]
 
-    def _joined(self, files: Sequence[Lines], rows: int | None) -> "pd.DataFrame":
+    def _joined(self, files: Sequence[Lines], rows: int | None) -> pd.DataFrame:
         """All of these files; ``rows`` is how many there have to be."""
-        import pandas as pd
-
         together = pd.concat([self._read(file) for file in files])
         if rows not in (None, len(together)):
             others = " and ".join(file.path.name for file in files[1:])
@@ -118,10 +107,8 @@ class Tables(Files):
             raise files[0].wrong(f"{which} has {len(together):,} rows, expected {rows:,}")
         return together
 
-    def _read(self, file: Lines) -> "pd.DataFrame":
+    def _read(self, file: Lines) -> pd.DataFrame:
         """The index is the number of the row."""
-        import pandas as pd
-
         fields = dict(enumerate((line.split("\t") for line in file.read()), start=1))
         header = list(self.header or fields.pop(1))
         if missing := [name for name in self.columns if name not in header]:
@@ -142,19 +129,15 @@ class Tables(Files):
         frame["label"] = self._labels(file, frame["label"])
         return frame
 
-    def _labels(self, file: Lines, labels: "pd.Series[str]") -> "pd.Series[str] | pd.Series[float]":
+    def _labels(self, file: Lines, labels: pd.Series) -> pd.Series:
         """Names of classes, or scores."""
-        import pandas as pd
-
-        names = names_of(self.classes)
         scores = pd.to_numeric(labels, errors="coerce").astype(float)
-        unknown = labels[~(labels.isin(list(names)) if names else scores.between(0, self.largest_score))]
-        if len(unknown):
-            what, wanted = (
-                ("label", " or ".join(names)) if names else ("score", f"a number from 0 to {self.largest_score:g}")
-            )
+        is_known = labels.isin([*self.names]) if self.names else scores.between(0, self.largest_score)
+        wanted = " or ".join(self.names) or f"a number from 0 to {self.largest_score:g}"
+        if len(unknown := labels[~is_known]):
+            what = "label" if self.names else "score"
             raise file.wrong(f"the {what} is {unknown.iloc[0][:60]!r}, expected {wanted}", unknown.index[0])
-        return labels.map(names) if names else scores
+        return labels.map(self.names) if self.names else scores
 
 
 class Triplet(msgspec.Struct):
@@ -170,7 +153,7 @@ class Labelled(Triplet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Triplets(Files):
+class Triplets(ExampleFiles):
     """A JSON object a line with texts A, B and C and which is nearer to A as ``label``, in a file for each split.
 
     A single file has no labels: B is the nearer one, exchanged with C in about half of the rows, and it is cut 80/10/10
@@ -180,21 +163,19 @@ class Triplets(Files):
     rows: Sequence[int]
     """of each file"""
 
-    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
-        """Raises ValueError if a file cannot be had, or is not as it should be."""
-        paths, source = self.get(data_dir)
-        left_out = Counter[str]()
+    classes: Sequence[str] = NEARER
+
+    def splits(self, paths: Sequence[Path], left_out: Counter[str]) -> list[pd.DataFrame]:
         self.check(paths)
-        files = [Lines(path, self.origin, left_out) for path in paths]
-        kind = Labelled if len(files) > 1 else Triplet
-        frames = [_triplets(file, rows, kind) for file, rows in zip(files, self.rows, strict=True)]
-        splits = list(map(mixed, frames)) if len(frames) > 1 else cut(_swapped(frames[0]), ["text"], (0.8, 0.1, 0.1))
-        return examples_of(self.name, splits, source, self.note + told(left_out), NEARER)
+        kind = Labelled if len(paths) > 1 else Triplet
+        frames = [
+            _triplets(Lines(path, self.origin, left_out), rows, kind)
+            for path, rows in zip(paths, self.rows, strict=True)
+        ]
+        return list(map(mixed, frames)) if len(frames) > 1 else cut(_swapped(frames[0]), ["text"], (0.8, 0.1, 0.1))
 
 
-def _triplets(file: Lines, rows: int, kind: type[Triplet]) -> "pd.DataFrame":
-    import pandas as pd
-
+def _triplets(file: Lines, rows: int, kind: type[Triplet]) -> pd.DataFrame:
     triplets = []
     for row, line in enumerate(file.read(), start=1):
         try:
@@ -208,7 +189,7 @@ def _triplets(file: Lines, rows: int, kind: type[Triplet]) -> "pd.DataFrame":
     return pd.DataFrame(triplets, columns=["text", *NEARER, "label"], dtype=str)
 
 
-def _swapped(frame: "pd.DataFrame") -> "pd.DataFrame":
+def _swapped(frame: pd.DataFrame) -> pd.DataFrame:
     """``one`` and ``other`` exchanged in about half of the rows, told by the sha256 of the texts.
 
     Where the nearer text is always the first, a model would have nothing to learn.
@@ -220,7 +201,7 @@ def _swapped(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translations(Files):
+class Translations(ExampleFiles):
     """Pairs of files, source and target, a sentence a line: the last pair for testing, the one before for validation.
 
     Pairs with an empty side are left out.
@@ -228,27 +209,17 @@ class Translations(Files):
 
     rows: Sequence[int]
     """of each pair of files"""
-    language: str = ""
-    """of the targets, as in ISO 639-1; BLEU of some needs another tokenizer"""
     escaped: bool = False
     """whether escapes of a tokenizer are undone (``&apos;`` is '), which are no part of the text"""
 
-    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
-        """Raises ValueError if a file cannot be had, or is not as it should be."""
-        import pandas as pd
-
-        paths, source = self.get(data_dir)
-        left_out = Counter[str]()
+    def splits(self, paths: Sequence[Path], left_out: Counter[str]) -> list[pd.DataFrame]:
         self.check(paths)
         files = [Lines(path, self.origin, left_out) for path in paths]
         pairs = [self._pairs(*pair) for pair in zip(files[::2], files[1::2], self.rows, strict=True)]
-        splits = [pd.concat(pairs[:-2]), *pairs[-2:]]
-        return examples_of(self.name, splits, source, self.note + told(left_out), language=self.language)
+        return [pd.concat(pairs[:-2]), *pairs[-2:]]
 
-    def _pairs(self, source: Lines, target: Lines, rows: int) -> "pd.DataFrame":
-        import pandas as pd
-
-        texts: dict[str, pd.Series[str]] = {}
+    def _pairs(self, source: Lines, target: Lines, rows: int) -> pd.DataFrame:
+        texts = dict[str, pd.Series]()
         for side, file in {"source": source, "target": target}.items():
             lines = file.read()
             if len(lines) != rows:

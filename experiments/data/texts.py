@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.data.corpus import BETWEEN, Corpus, begins, corpus_of_splits, corpus_of_text
-from experiments.data.examples import Examples, cut, examples_of, mixed, names_of
+from experiments.data.examples import ExampleFiles, cut, mixed
 from experiments.data.files import Files, file_sha256, kept, members_of, read_content, told
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SOURCES = Path(sysconfig.get_path("stdlib"))
 # Not part of the library, or different from machine to machine of the same version.
@@ -45,13 +48,10 @@ class StandardLibrary(Files):
 
     directory: Path = SOURCES
 
-    def find(self, data_dir: Path | None) -> str | None:
-        return f"this Python's own, {self.directory}" if (self.directory / "os.py").is_file() else None
-
     def load(self, *_: Path | None) -> Corpus:
         """Raises ValueError if this Python came without its sources (zipped or stripped) or they cannot be read."""
         instead = "install a Python with its sources, or use --data text --data-file FILE"
-        if self.find(None) is None:
+        if not (self.directory / "os.py").is_file():
             raise ValueError(f"{self.origin}: no standard library sources in {self.directory}; {instead}")
         try:
             sources = [path.read_bytes() for path in source_files(self.directory)]
@@ -150,30 +150,25 @@ def _body(post: bytes, left_out: Counter[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledDocuments(Documents):
+class LabelledDocuments(Documents, ExampleFiles):
     """Documents with their official test split; validation is a tenth of the training split.
 
     ``pattern`` has the groups ``split`` and ``label`` too.
     """
 
-    classes: Mapping[str, str] | Sequence[str]
-    """what labels are called"""
     shortest: int = 0
     """words of a text in validation and test"""
 
-    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
-        """Raises ValueError if an archive cannot be had, or is not as it should be."""
+    def splits(self, paths: Sequence[Path], left_out: Counter[str]) -> "list[pd.DataFrame]":
         import pandas as pd
 
-        paths, source = self.get(data_dir)
         rows: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
-        names, left_out = names_of(self.classes), Counter[str]()
         for match, text in self.documents(paths, left_out):
-            rows[match["split"]].append((text, names.get(match["label"], match["label"])))
+            rows[match["split"]].append((text, self.names.get(match["label"], match["label"])))
         labelled, test = (pd.DataFrame(found, columns=["text", "label"], dtype=str) for found in rows.values())
         training, *others = *cut(labelled, ["text"], (0.9, 0.1)), mixed(test)
         judged = [table[[len(text.split()) >= self.shortest for text in table["text"]]] for table in others]
-        return examples_of(self.name, [training, *judged], source, self.note + told(left_out), tuple(names.values()))
+        return [training, *judged]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +187,9 @@ class JoinedDocuments(Documents):
 
         @cache
         def joined() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-            texts = self.mixed(paths, left_out)
-            return np.frombuffer(BETWEEN.join(texts), np.uint8), begins(len(text) + len(BETWEEN) for text in texts)
+            texts = {match[0]: text.encode() for match, text in self.documents(paths, left_out)}
+            mixed = [texts[name] for name in sorted(texts, key=lambda name: hashlib.sha256(name.encode()).digest())]
+            return np.frombuffer(BETWEEN.join(mixed), np.uint8), begins(len(text) + len(BETWEEN) for text in mixed)
 
         def part(number: int) -> npt.NDArray[Any]:
             if not self.kept:
@@ -203,7 +199,3 @@ class JoinedDocuments(Documents):
 
         content, documents = part(0), part(1)
         return corpus_of_text(self.name, content, source, self.note + told(left_out), documents=documents)
-
-    def mixed(self, paths: Sequence[Path], left_out: Counter[str]) -> list[bytes]:
-        texts = {match[0]: text.encode() for match, text in self.documents(paths, left_out)}
-        return [texts[name] for name in sorted(texts, key=lambda name: hashlib.sha256(name.encode()).digest())]

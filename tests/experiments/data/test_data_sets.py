@@ -43,7 +43,7 @@ def test_what_is_there_without_any_data():
     row = row_of("sst-2")
     for wrong in (row | {"colums": {}}, {key: row[key] for key in row if key != "columns"}):
         with pytest.raises(TypeError, match=r"colum"):
-            data_set("sst-2", **wrong)
+            data_set("sst-2", **wrong).load(None, None)
 
 
 def test_arguments_that_do_not_fit_together(tmp_path, capsys):
