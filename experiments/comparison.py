@@ -34,19 +34,13 @@ from experiments.run.job import load_objective, read_job
 from experiments.show.axes import mark_floors, shown_floors
 from experiments.show.rows import plotted
 from experiments.show.style import variant_style
-from experiments.train.classification import TextClassifier
+from experiments.train.classification import classify
 from experiments.train.masked import MaskedToken
-from experiments.train.models import Kind, Shape, Trained, resolve_device
+from experiments.train.models import Kind, Shape, resolve_device
 from experiments.train.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.train.tokens import FILE, SubwordTokenizer, TextTokenizer
 from experiments.train.trained_models import packed_model, trained_models
-from experiments.train.translation import (
-    BEAMS,
-    LENGTH_PENALTY,
-    Translation,
-    Translator,
-    load_average,
-)
+from experiments.train.translation import BEAMS, LENGTH_PENALTY, Translation, load_average, translate
 from linear_rope.model import CausalLM, EncoderDecoder
 
 if TYPE_CHECKING:
@@ -198,7 +192,7 @@ class TrainedRun:
         problem = notes[0] if notes else f"it is {state}"
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
 
-    def _shape(self) -> Trained:
+    def _shape(self) -> Shape:
         """What made the model, which the record tells of all that the project has; others have their data set."""
         root, record = self.comparison.directory, self.comparison.record
         objective = record.objective
@@ -296,9 +290,8 @@ class TrainedRun:
         model = self.model(device)
         load_average(run_directory(self.comparison.directory, self.variant, self.seed), model, config)
         assert isinstance(model, EncoderDecoder)
-        translator = Translator(model, tokenizer, config.context)
         given = [texts] if isinstance(texts, str) else texts
-        return translator.translate(given, beams=beams, length_penalty=length_penalty)
+        return translate(model, tokenizer, config.context, given, beams=beams, length_penalty=length_penalty)
 
     def classify(
         self, examples: str | Sequence[str] | Sequence[Sequence[str]], *, device: str | torch.device = "cpu"
@@ -323,11 +316,9 @@ class TrainedRun:
             )
         tokenizer = self._text_tokenizer()
         (context,) = (record.context_of(each) for each in record.variants if each.name == self.variant)
-        reader = TextClassifier(
-            self.model(device), tokenizer, context, record.objective.classes, record.objective.texts
-        )
         given = [examples] if isinstance(examples, str) else examples
-        return reader.classify([[each] if isinstance(each, str) else each for each in given])
+        listed = [[each] if isinstance(each, str) else each for each in given]
+        return classify(self.model(device), tokenizer, context, record.objective, listed)
 
     def _text_tokenizer(self) -> TextTokenizer:
         tokenizer = self.tokenizer()

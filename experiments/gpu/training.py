@@ -16,7 +16,7 @@ from experiments.studies.registry import STUDIES
 from experiments.train.models import Shape, build_model
 from experiments.train.objectives import NextByte
 from experiments.train.optimizers import make_optimizer
-from experiments.train.steps import QueuedSteps, Steps
+from experiments.train.steps import Steps
 from experiments.variants import get_variant
 from linear_rope import kernels
 
@@ -52,8 +52,8 @@ def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, 
         if not is_compiled:
             own = dataclasses.replace(own, compile="no")
         model = build_model(variant, own, 0, Shape(own.vocabulary_size, own.context)).to(step.device)
-        steps = Steps if step.rehearses else QueuedSteps
-        calls[name] = partial(steps(model, make_optimizer(model, own), objective, own).make, 0, batch)
+        steps = Steps(model, make_optimizer(model, own), objective, own, is_queued=not step.rehearses)
+        calls[name] = partial(steps.make, 0, batch)
         return warm_up(calls[name], step.device)
 
     # What "auto" takes is decided before anything is compiled: compiled code depends on it.

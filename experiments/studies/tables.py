@@ -13,7 +13,7 @@ from experiments.judge.samples import ReadSample, Sample, by_seed
 from experiments.records.csv_files import TEXT, Column, find_table, read_csv, whole
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
-from experiments.train.models import Trained
+from experiments.train.models import Shape
 from experiments.train.trained_models import finished_runs, trained_models
 
 RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
@@ -53,7 +53,7 @@ class Table:
         self,
         root: Path,
         comparison: Comparison,
-        objective: Trained,
+        objective: Shape,
         measured: str,
         parts: Callable[[str, int, Any], Iterable[pd.DataFrame | str]],
     ) -> list[str]:

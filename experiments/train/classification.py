@@ -4,7 +4,6 @@ Fine-tuning begins with the encoder of a comparison of masked tokens (``--initia
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,35 +39,23 @@ LABELS = "labels of"
 """how the name of the objective begins"""
 
 
-@dataclass
-class TextClassifier:
-    """A trained model, in eval mode, and the tokenizer of its comparison."""
+def classify(
+    model: nn.Module, tokenizer: TextTokenizer, context: int, record: ObjectiveRecord, examples: Sequence[Sequence[str]]
+) -> list[str] | list[float]:
+    """The class or the score of each example; what is beyond the context is not read.
 
-    model: nn.Module
-    tokenizer: TextTokenizer
-    context: int
-    """tokens of the longest sequence that it reads"""
-    classes: Sequence[str]
-    """names of what it says; none of scores"""
-    texts: int
-    """how many an example has: 1, 2, or 3 of which it says which of the last two is nearer to the first"""
-
-    def classify(self, examples: Sequence[Sequence[str]]) -> list[str] | list[float]:
-        """The class or the score of each example; what is beyond the context is not read.
-
-        Raises ValueError if an example has another number of texts.
-        """
-        said: list[Any] = []
-        for texts in examples:
-            if len(texts) != self.texts:
-                raise ValueError(f"examples has one of {len(texts)} texts; give {self.texts} in each")
-            ids = self.tokenizer.encode(list(texts))
-            tokens = torch.from_numpy(padded(sequences_of(ids, self.context)))
-            with torch.no_grad():
-                tokens = tokens.to(next(self.model.parameters()).device)
-                found = self.model(tokens, tokens == PAD_ID).float().flatten()
-            said.append(self.classes[int(found.argmax())] if self.classes else found.item())
-        return said
+    ``model`` is in eval mode. Raises ValueError if an example has another number of texts than those of ``record``.
+    """
+    said: list[Any] = []
+    for texts in examples:
+        if len(texts) != record.texts:
+            raise ValueError(f"examples has one of {len(texts)} texts; give {record.texts} in each")
+        tokens = torch.from_numpy(padded(sequences_of(tokenizer.encode(list(texts)), context)))
+        with torch.no_grad():
+            tokens = tokens.to(next(model.parameters()).device)
+            found = model(tokens, tokens == PAD_ID).float().flatten()
+        said.append(record.classes[int(found.argmax())] if record.classes else found.item())
+    return said
 
 
 class Classification(FromExamples):

@@ -24,8 +24,8 @@ class FromExamples(Objective):
     tokenizer: TextTokenizer
 
     def __init__(self, examples: Examples, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
-        self.corpus, self.length, self.batch_size = examples, context, batch_size
-        self.examples, self.tokenizer, self.vocabulary = examples, tokenizer, tokenizer.size
+        super().__init__(examples, context, batch_size, tokenizer)
+        self.examples = examples
         self._order = lru_cache(maxsize=4)(self._epoch)
 
     @abstractmethod
@@ -36,13 +36,13 @@ class FromExamples(Objective):
     def sequences(self, split: str, chosen: Numbers) -> Sequence[Sequence[Ids]]:
         """The sequences of each of these examples as they are read: begun, ended and cut."""
 
-    @abstractmethod
+    def lengths(self, split: str, chosen: Numbers) -> np.ndarray:
+        """Tokens of the longest sequence of each."""
+        return np.array([max(map(len, sequences)) for sequences in self.sequences(split, chosen)])
+
     def whole_lengths(self, split: str, chosen: Numbers) -> np.ndarray:
         """Tokens of each of these examples, by which those of a batch are alike."""
-
-    def lengths(self, split: str, chosen: Numbers) -> list[int]:
-        """Tokens of the longest sequence of each."""
-        return [max(map(len, sequences)) for sequences in self.sequences(split, chosen)]
+        return self.lengths(split, chosen)
 
     @cached_property
     def _sizes(self) -> np.ndarray:

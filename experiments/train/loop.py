@@ -33,7 +33,7 @@ from experiments.train.models import build_model
 from experiments.train.objectives import Batch, Objective
 from experiments.train.optimizers import make_optimizer
 from experiments.train.schedule import fall_begins, last_constant_step, learning_rate_at
-from experiments.train.steps import DIVERGED, QueuedSteps, RunFailed, Steps, are_queued
+from experiments.train.steps import DIVERGED, RunFailed, Steps, are_queued
 from experiments.variants import Variant
 
 
@@ -135,14 +135,9 @@ class Trainer:
         wrapped = group.wrap(self.model)
         self.optimizer = make_optimizer(self.model, config)
         self._is_queued = are_queued(group)
-        self._steps = (
-            QueuedSteps(wrapped, self.optimizer, objective, config)
-            if self._is_queued
-            else Steps(wrapped, self.optimizer, objective, config, group)
-        )
+        self._steps = Steps(wrapped, self.optimizer, objective, config, group, self._is_queued)
         self._pace, self._loss, self._gradient_norm = Pace(), math.nan, math.nan
 
-    @denormals_flushed()
     def fit(self) -> None:
         """Train to the end, and test.
 
@@ -151,22 +146,28 @@ class Trainer:
             RunStopped: the log said so; a checkpoint was written.
             OSError: a record or a checkpoint could not be written; those written before are whole.
         """
-        self.log.steps, self.log.unit = self.config.steps, self.objective.loss_unit
+        config, log = self.config, self.log
+        log.steps, log.unit = config.steps, self.objective.loss_unit
         draw, finish = self.objective.source(self.seed, self.group.device)
-        path, log, first = self.directory / "metrics.jsonl", self.log, self.group.is_first
-        self._metrics = MetricsLog(path, log.note, first, log.follow, log.check)
+        self._metrics = MetricsLog(
+            self.directory / "metrics.jsonl", log.note, self.group.is_first, log.follow, log.check
+        )
         self._batches = Batches(draw, self.group.device, finish=finish)
-        with self._metrics, self._batches:
+        with denormals_flushed(), self._metrics, self._batches:
             self.step = self._resume()
             self.group.wait()  # until all have read what the first one will write
             # Of a run stopped before its first step there is to be a checkpoint too.
             self._saved_step = self.step or None
             self._kernels = KernelShare(self.step) if self._is_queued and self.seed == 0 else None
             self._started = time.perf_counter()
-            while self.step < self.config.steps:
+            while self.step < config.steps:
                 self._look_up()
-                self._train_step()
-            if self.config.tested == "last" or not self._metrics.has(self.step, "validation"):
+                with self._pace.measured():
+                    learning_rate, batch = self._make_step(self.step, config.steps)
+                self.step += 1
+                self._pace.tokens += self.objective.tokens_in(batch, config)
+                self._keep(learning_rate, batch)
+            if config.tested == "last" or not self._metrics.has(self.step, "validation"):
                 self._validate()
             self.test()
 
@@ -208,14 +209,19 @@ class Trainer:
         if self._kernels:
             self._kernels.look(self.step)
 
-    def _train_step(self) -> None:
-        """Make a step, and record and keep what is due after it."""
-        config = self.config
-        with self._pace.measured():
-            learning_rate, batch = self._update(self.step, config.steps)
-            self.step += 1
-            self._pace.tokens += self.objective.tokens_in(batch, config)
-        is_last = self.step == config.steps
+    def _make_step(self, step: int, end: int) -> tuple[float, Batch]:
+        """Make one step of a run that ends at step ``end``. Returns its learning rate and its batch."""
+        learning_rate = learning_rate_at(step, self.config, end)
+        for weights in self.optimizer.param_groups:
+            weights["lr"] = learning_rate
+        torch.manual_seed(self.seed * 1_000_003 + step + (self.group.rank << 40))
+        batch = self._batches.at(step)
+        self._steps.make(step, on_device(self.group.rows(batch), self.group.device))
+        return learning_rate, batch
+
+    def _keep(self, learning_rate: float, batch: Batch) -> None:
+        """Record and keep what is due after a step."""
+        config, is_last = self.config, self.step == self.config.steps
         is_recorded = self.step % config.log_every == 0 or is_last
         if is_recorded or not self._is_queued:
             self._settle()
@@ -232,17 +238,6 @@ class Trainer:
             self._pace = Pace()
         if self.step % config.checkpoint_every == 0 or self.step in (last_constant_step(config), config.steps):
             self._save()
-            self._saved_step = self.step
-
-    def _update(self, step: int, end: int) -> tuple[float, Batch]:
-        """Make one step of a run that ends at step ``end``. Returns its learning rate and its batch."""
-        learning_rate = learning_rate_at(step, self.config, end)
-        for weights in self.optimizer.param_groups:
-            weights["lr"] = learning_rate
-        torch.manual_seed(self.seed * 1_000_003 + step + (self.group.rank << 40))
-        batch = self._batches.at(step)
-        self._steps.make(step, on_device(self.group.rows(batch), self.group.device))
-        return learning_rate, batch
 
     def _settle(self) -> None:
         """Wait for the steps that have begun, and see that they are well."""
@@ -254,7 +249,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._settle()
-        config = self.config
+        config, self._saved_step = self.config, self.step
         self._write(self._checkpoints, config.kept_checkpoints, config.checkpoint_every, last_constant_step(config))
 
     def _write(self, directory: Path, kept: int = KEPT, every: int = 1, forever: int | None = None) -> None:
@@ -273,13 +268,20 @@ class Trainer:
         step = self.step if step is None else step
         self._metrics.append(step, step * self.config.tokens_per_step, split, values)
 
-    def _evaluate(self, split: Split, windows: int) -> dict[str, float]:
-        """Raises RunFailed for a metric that is not finite."""
+    def _evaluate(self, split: Split, windows: int, end: int | None = None) -> dict[str, float]:
+        """The metrics, of a copy that was trained to step ``end`` or of the run itself.
+
+        Raises RunFailed for one that is not finite.
+        """
         self._settle()
-        # Processes do not come to the end of a batch together, so several stop after the evaluation.
-        between = self._stop_if_asked if self.group.count == 1 else self.log.should_stop
+        # Processes do not come to the end of a batch together, so several stop after the evaluation; a copy goes on.
+        stops = end is None and self.group.count == 1
+        between = self._stop_if_asked if stops else self.log.should_stop
         values = evaluate(self.model, self.objective, split, windows, self.config, between, self.group)
-        check_finite(values, split, self.step)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                step = self.step if end is None else end
+                raise RunFailed(f"{DIVERGED}: {name} on the {split} split is {value} after step {step}")
         return values
 
     def _validate(self) -> None:
@@ -307,22 +309,20 @@ class Trainer:
         """Test the last weights, or the best ones, which then are the run's final ones."""
         if self.config.tested == "best":
             self.group.wait()  # until they are kept
+            step = self._best_step()
             # Those of the last step are in hand; a kill may have come before they were kept.
-            if self._best.is_dir() and self._best_step() != self.step:
-                self._take_the_best()
+            if self._best.is_dir() and step != self.step:
+                try:
+                    weights = read_checkpoint(checkpoint_path(self._best, step)).model
+                except (ValueError, OSError) as error:
+                    told = f"the weights of its best evaluation are gone ({error}); remove its directory"
+                    raise RunFailed(told) from None
+                self.group.load_weights(self.model, weights)
+                self.log.note(f"tested with the weights of step {step:,}, the best on the validation split")
+                self._save()
         self._record("test", self._evaluate("test", self.config.test_windows))
         if self.group.is_first:
             shutil.rmtree(self._best, ignore_errors=True)
-
-    def _take_the_best(self) -> None:
-        step = self._best_step()
-        try:
-            weights = read_checkpoint(checkpoint_path(self._best, step)).model
-        except (ValueError, OSError) as error:
-            raise RunFailed(f"the weights of its best evaluation are gone ({error}); remove its directory") from None
-        self.group.load_weights(self.model, weights)
-        self.log.note(f"tested with the weights of step {step:,}, the best on the validation split")
-        self._save()
 
     def cooldown(self, end: int) -> None:
         """Train a copy to step ``end`` and test it, as if the run ended there; the run itself stays where it is."""
@@ -334,23 +334,13 @@ class Trainer:
                 if self.group.broadcast(self.log.should_stop()):
                     break
                 with pace.measured():
-                    _, batch = self._update(step, end)
+                    _, batch = self._make_step(step, end)
                     (made,) = self._steps.read()
                 pace.tokens += self.objective.tokens_in(batch, self.config)
                 self.log.progress(self.step, made.loss, pace.rate)
             else:
-                windows = self.config.test_windows
-                values = evaluate(self.model, self.objective, "test", windows, self.config, group=self.group)
-                check_finite(values, "test", end)
-                self._record("test", values, end)
+                self._record("test", self._evaluate("test", self.config.test_windows, end), end)
         finally:
             self.model.load_state_dict(kept[0])
             self.optimizer.load_state_dict(kept[1])
         self._stop_if_asked()
-
-
-def check_finite(values: dict[str, float], split: str, step: int) -> None:
-    """Raises RunFailed for a metric that is not finite."""
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise RunFailed(f"{DIVERGED}: {name} on the {split} split is {value} after step {step}")

@@ -74,8 +74,11 @@ def lines(content: Bytes) -> list[str]:
     return content.tobytes().decode(errors="replace").split("\n")
 
 
-def check_text(corpus: Corpus) -> None:
-    """Raises ValueError if a corpus is not UTF-8, whose letters would be lost; between its splits it may be cut."""
+def lines_of(corpus: Corpus) -> list[str]:
+    """The lines to train on.
+
+    Raises ValueError if a corpus is not UTF-8, whose letters would be lost; between its splits it may be cut.
+    """
     content = b"".join(split.tobytes() for split in (corpus.train, corpus.validation, corpus.test))
     try:
         content.decode()
@@ -85,3 +88,4 @@ def check_text(corpus: Corpus) -> None:
             f"--data {corpus.name}: {corpus.source}, row {row} is not UTF-8 ({error.reason}), and WordPiece reads "
             "letters; convert the text to UTF-8"
         ) from None
+    return lines(corpus.train)

@@ -33,8 +33,9 @@ BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
-class Trained:
-    """The part of an objective that a model is built from."""
+@dataclass(eq=False)
+class Shape:
+    """What a model is built from: an objective, or this alone where the data need not be at hand."""
 
     vocabulary: int
     """number of token ids that the model reads"""
@@ -57,40 +58,22 @@ class Trained:
             return Classifier(config, self.outputs)
         return MaskedLM(config) if self.kind == "masked" else EncoderDecoder(config)
 
-    @property
-    def shape(self) -> "Shape":
-        """The same without the data."""
-        return Shape(self.vocabulary, self.length, self.kind, self.outputs)
-
     def of(self, settings: Mapping[str, Any]) -> Self:
         """The same examples in the same batches for a variant with these settings, which may have another context.
 
         Raises ValueError where another context makes other examples.
         """
-        context = settings.get("context", self.length)
-        if context == self.length:
-            return self
-        if self.kind != "labels":
+        found = copy.copy(self)
+        found.length = settings.get("context", self.length)
+        if found.length != self.length and self.kind != "labels":
             raise ValueError(
-                f"--variants gives a context of {context}, but only labelled texts are the same batches at every "
+                f"--variants gives a context of {found.length}, but only labelled texts are the same batches at every "
                 "length; leave the setting out, or give --data of labelled texts, such as imdb-sentiment"
             )
-        found = copy.copy(self)
-        vars(found)["length"] = context
         return found
 
 
-@dataclass(frozen=True)
-class Shape(Trained):
-    """What a model is built from, where the data need not be at hand."""
-
-    vocabulary: int
-    length: int
-    kind: Kind = "next"
-    outputs: int = 0
-
-
-def build_model(variant: Variant, config: Config, seed: int, objective: Trained) -> nn.Module:
+def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -> nn.Module:
     """The model of one run. What two variants share starts with equal weights for equal seeds.
 
     A variant's kernel is one of linear_rope's attentions by name, or the feature map of its linear attention.

@@ -27,8 +27,8 @@ from experiments.data.generated import split_generator
 from experiments.records.files import write_atomically
 from experiments.records.schema import GUESSING, Floor, ObjectiveRecord, Split
 from experiments.train.counting import NAMES, WittenBell
-from experiments.train.models import Trained
-from experiments.train.tokens import FILE, SubwordTokenizer, TextTokenizer, Tokenizer
+from experiments.train.models import Shape
+from experiments.train.tokens import FILE, SubwordTokenizer, Tokenizer
 from experiments.variants import Variant
 
 PIECE = 2**22
@@ -50,7 +50,7 @@ class Metric(NamedTuple):
     better: Literal["lower", "higher"]
 
 
-class Objective(Trained, ABC):
+class Objective(Shape, ABC):
     """A kind of training on some data. It has no state: what it gives depends on its arguments alone."""
 
     name: str
@@ -62,6 +62,11 @@ class Objective(Trained, ABC):
     """of tokens that are learnt from the data"""
     loss_unit = "nats"
     """what progress calls the unit of ``loss``"""
+
+    def __init__(self, data: Data, context: int, batch_size: int, tokenizer: Tokenizer | None = None) -> None:
+        self.corpus, self.length, self.batch_size = data, context, batch_size
+        if tokenizer is not None:
+            self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
 
     def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
         """Give a new model what it begins with besides its first weights; such as those of another run."""
@@ -204,22 +209,16 @@ class NextToken(Objective):
     primary = Metric("bits_per_byte", "bits per byte", "lower")
     vocabulary = 256
     loss_unit = "nats/token"
-    token = "bytes"
     corpus: Corpus
 
-    def __init__(
-        self, corpus: Corpus, context: int, batch_size: int, tokenizer: SubwordTokenizer | TextTokenizer | None = None
-    ) -> None:
-        self.corpus, self.length, self.batch_size = corpus, context, batch_size
-        if tokenizer is not None:
-            self.tokenizer, self.vocabulary, self.token = tokenizer, tokenizer.size, "tokens"
+    def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(corpus, context, batch_size, tokenizer)
         self.splits: dict[str, Tokens] = {split: self.tokens(getattr(corpus, split)) for split in SPLITS}
         for split, tokens in self.splits.items():
             if len(tokens) < context + 1:
                 raise ValueError(
-                    f"--data {corpus.name} ({corpus.source}): the {split} split has {len(tokens):,} {self.token}, "
-                    f"fewer than the {context + 1:,} that a context of {context:,} needs; give a smaller --context or "
-                    "a longer file"
+                    f"--data {corpus.name} ({corpus.source}): the {split} split has {len(tokens):,} tokens, fewer "
+                    f"than the {context + 1:,} that a context of {context:,} needs; give a smaller --context"
                 )
 
     def tokens(self, content: Bytes) -> Tokens:
@@ -240,7 +239,7 @@ class NextToken(Objective):
 
     def windows_at(self, split: str, starts: npt.NDArray[np.int64]) -> Batch:
         """The windows of a split that begin at ``starts``."""
-        return inputs_and_targets(_windows_at(self.splits[split], starts, self.length))
+        return inputs_and_targets(cut(self.splits[split], starts, self.length))
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """What the model predicts of a batch's targets, which are the last of it."""
@@ -298,14 +297,15 @@ class NextOfText(NextToken):
         As a yardstick, what xz makes of the split: it adapts to that, and sees more of it than a window.
         """
         metric, counted = self.primary.name, WittenBell(self._read(config.steps), self.vocabulary)
-        windows = {split: self.windows(split, most) for split, most in evaluated(config).items()}
-        losses = {split: counted.losses(_whole(batch)) for split, batch in windows.items()}
+        evenly = partial(evenly_spaced, length=self.length)
+        windows = {split: evenly(self.splits[split], count=most) for split, most in evaluated(config).items()}
+        losses = {split: counted.losses(each.numpy()) for split, each in windows.items()}
         best, found = int(np.argmin(losses["validation"])), list[Floor]()
-        for split, (_, targets) in windows.items():
-            sums = {"windows": len(targets)} | self._count(torch.empty(0), targets)
+        for split, each in windows.items():
+            sums = {"windows": len(each)} | self._count(torch.empty(0), each[:, 1:])
             for order, (name, nats) in enumerate(zip(NAMES, losses[split], strict=False)):
                 if order < 3 or order == best:
-                    value = self.metrics(sums | {"nats": nats * len(targets)})[metric]
+                    value = self.metrics(sums | {"nats": nats * len(each)})[metric]
                     found.append(Floor(name=name, metric=metric, value=value, split=split))
             bits = self._compressed[split]
             found.append(Floor(name="xz, level 9", metric=metric, value=bits, split=split, equal=False))
@@ -325,7 +325,8 @@ class NextOfText(NextToken):
         train = self.splits["train"]
         if steps * self.batch_size * self.length > max(MOST_COUNTED, len(train)):
             return train[None, :MOST_COUNTED]
-        return np.concatenate([_whole(self.batch(0, step)).astype(train.dtype) for step in range(steps)])
+        batches = (cut(train, self.starts(0, step), self.length) for step in range(steps))
+        return np.concatenate([batch.numpy().astype(train.dtype) for batch in batches])
 
 
 class NextByte(NextOfText):
@@ -411,7 +412,7 @@ class GeneratedSequences(NextToken):
                 f"--context is {context}, but the sequences of --data {corpus.name} have {self.sequences.length} "
                 f"tokens, none of which can be left out; give --context {self.sequences.length}"
             )
-        self.corpus, self.length, self.batch_size = corpus, context, batch_size
+        Objective.__init__(self, corpus, context, batch_size)
 
     def batch(self, seed: int, step: int) -> Batch:
         """New sequences, and what is to be predicted, NOT_SCORED where nothing is asked."""
@@ -458,19 +459,13 @@ def inputs_and_targets(windows: Tensor) -> Batch:
     return windows[:, :-1], windows[:, 1:]
 
 
-def _whole(batch: Batch) -> npt.NDArray[np.int64]:
-    """The windows of ``inputs_and_targets``."""
-    inputs, targets = (tensor.numpy() for tensor in batch)
-    return np.concatenate([inputs, targets[:, -1:]], axis=1)
-
-
 def evenly_spaced(content: Tokens, length: int, count: int) -> Tensor:
     """At most ``count`` evenly spaced windows of ``length`` + 1 tokens, from the first token to the last; int64.
 
     There are so many at most that no token is predicted twice (the last target of a window may be the first input of
     the next).
     """
-    return _windows_at(content, evenly_spaced_starts(content, length, count), length)
+    return cut(content, evenly_spaced_starts(content, length, count), length)
 
 
 def evenly_spaced_starts(content: Tokens, length: int, count: int) -> npt.NDArray[np.int64]:
@@ -480,5 +475,6 @@ def evenly_spaced_starts(content: Tokens, length: int, count: int) -> npt.NDArra
     return np.arange(count) * last_start // max(count - 1, 1)
 
 
-def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
+def cut(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
+    """The windows of ``length`` + 1 tokens that begin there, int64."""
     return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))

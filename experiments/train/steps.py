@@ -39,9 +39,9 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """Steps on a CPU, or of several processes: each has ended when ``make`` returns.
+    """The steps of a run; each has ended when ``make`` returns, or, with ``is_queued``, may only have begun.
 
-    ``model`` is what ``Group.wrap`` gave; without a group this process is alone.
+    ``model`` is what ``Group.wrap`` gave; without a group this process is alone. Only one that is alone can queue.
     """
 
     def __init__(
@@ -51,82 +51,66 @@ class Steps:
         objective: Objective,
         config: Config,
         group: Group | None = None,
+        is_queued: bool = False,
     ) -> None:
-        self._model, self._optimizer, self._objective = compiled(model, config), optimizer, objective
-        self._config, self._made = config, list[Step]()
-        self._group = group or Group(torch.device("cpu"))
+        self._optimizer, self._objective, self._config = optimizer, objective, config
+        self._group, self._is_queued = group or Group(torch.device("cpu")), is_queued
+        # With the loss: of a vocabulary of thousands it is a large part of a small model's step.
+        self._model = model if is_queued else compiled(model, config)
+        self._loss = compiled(objective.loss, config) if is_queued else objective.loss
+        self._made = list[Step]()
+        self._begun = list[tuple[int, Tensor]]()
+        self._are_finite = torch.tensor(True)
 
     def make(self, number: int, batch: Batch) -> None:
         """Make a step on a batch, or one's own rows of it, on the model's device.
 
-        Raises RunFailed if its loss or gradient is not finite; then no weight was changed.
+        If its loss or gradient is not finite, no weight changes. Then it raises RunFailed; or, of queued steps, none
+        changes from then on, and ``read`` raises.
         """
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
+        if self._is_queued and self._config.compile == "graphs":
+            torch.compiler.cudagraph_mark_step_begin()
         with autocast(self._config, batch[0].device):
-            loss = self._objective.loss(self._model, batch)
-        loss, value = self._group.shared_loss(loss, lambda: self._objective.scored(batch))
-        check_step(Step(number, value, 0.0))
+            loss = self._loss(self._model, batch)
+        value = math.nan
+        if not self._is_queued:
+            loss, value = self._group.shared_loss(loss, lambda: self._objective.scored(batch))
+            check_step(Step(number, value, 0.0))
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.gradient_clip)
+        if self._is_queued:
+            self._begun.append((number, torch.stack([loss.detach().to(norm.dtype), norm])))
+            self._update_if_finite()
+            return
         step = Step(number, value, self._group.norm(norm))
         check_step(step)
         self._optimizer.step()
         self._made.append(step)
 
-    def read(self) -> list[Step]:
-        """The steps that were made since they were read before. Raises RunFailed if a number of one is not finite."""
-        made, self._made = self._made, []
-        return made
-
-
-class QueuedSteps:
-    """The same for one process on a GPU: when ``make`` returns, a step may only have begun."""
-
-    def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective, config: Config
-    ) -> None:
-        self._model, self._optimizer, self._config = model, optimizer, config
-        # With the loss: of a vocabulary of thousands it is a large part of a small model's step.
-        self._loss = compiled(objective.loss, config)
-        self._begun: list[tuple[int, Tensor]] = []
-        self._are_finite: Tensor | None = None
-
-    def make(self, number: int, batch: Batch) -> None:
-        """Begin a step on a batch on the model's device.
-
-        If its loss or gradient is not finite, no weight changes from then on.
-        """
-        self._model.train()
-        self._optimizer.zero_grad(set_to_none=True)
-        if self._config.compile == "graphs":
-            torch.compiler.cudagraph_mark_step_begin()
-        with autocast(self._config, batch[0].device):
-            loss = self._loss(self._model, batch)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.gradient_clip)
-        numbers = torch.stack([loss.detach().to(norm.dtype), norm])
-        is_finite = numbers.isfinite().all()
-        self._are_finite = is_finite if self._are_finite is None else self._are_finite & is_finite
-        self._update(self._are_finite)
-        self._begun.append((number, numbers))
-
     @torch.no_grad()
-    def _update(self, is_finite: Tensor) -> None:
+    def _update_if_finite(self) -> None:
+        """The update of the step that began last; the device itself sees whether all were finite so far."""
+        is_finite = self._begun[-1][1].isfinite().all()
+        self._are_finite = is_finite & self._are_finite.to(is_finite.device, non_blocking=True)
         weights = [*self._model.parameters()]
         before = [weight.clone() for weight in weights]
         self._optimizer.step()
         for weight, kept in zip(weights, before, strict=True):
-            weight.copy_(torch.where(is_finite, weight, kept))
+            weight.copy_(torch.where(self._are_finite, weight, kept))
 
     def read(self) -> list[Step]:
-        """As ``Steps.read``; waits for the steps that have begun."""
-        begun, self._begun = self._begun, []
+        """The steps that were made since they were read before; waits for those that have begun.
+
+        Raises RunFailed if a number of one is not finite.
+        """
+        made, begun, self._made, self._begun = self._made, self._begun, [], []
         values = torch.stack([numbers for _, numbers in begun]).tolist() if begun else []
-        steps = [Step(number, *pair) for (number, _), pair in zip(begun, values, strict=True)]
-        for step in steps:
+        made += [Step(number, *pair) for (number, _), pair in zip(begun, values, strict=True)]
+        for step in made:
             check_step(step)
-        return steps
+        return made
 
 
 def check_step(step: Step) -> None:

@@ -13,7 +13,7 @@ from experiments.records.files import LARGEST_CHECKPOINT, read_file, wrong_file
 from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.train.checkpoint import load_newest_checkpoint, weights_from_bytes
-from experiments.train.models import Trained, build_model
+from experiments.train.models import Shape, build_model
 from experiments.variants import get_variant
 
 PACKED_SEED = 0
@@ -35,14 +35,14 @@ def packed_weights(root: Path, variant: str) -> Path:
     return root / "weights" / f"{variant}.safetensors"
 
 
-def untrained_model(comparison: Comparison, variant: str, seed: int, objective: Trained) -> Any:
+def untrained_model(comparison: Comparison, variant: str, seed: int, objective: Shape) -> Any:
     """The model of a run as it begins."""
     (settings,) = (each.settings for each in comparison.variants if each.name == variant)
     config = replace(Config(**comparison.config), **settings)
     return build_model(get_variant(variant), config, seed, objective.of(settings))
 
 
-def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, objective: Trained) -> Any:
+def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, objective: Shape) -> Any:
     """The model of a packed run, in eval mode. Raises ValueError if its weights are not packed, or damaged."""
     path, remedy = packed_weights(root, variant), "take it from where it was packed"
     if seed != PACKED_SEED or not path.exists():
@@ -63,7 +63,7 @@ def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, ob
 def trained_models(
     root: Path,
     comparison: Comparison,
-    objective: Trained,
+    objective: Shape,
     measured: str,
     notes: list[str],
     before: Collection[tuple[str, int]] = (),

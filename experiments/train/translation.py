@@ -1,7 +1,6 @@
 """Translating texts with an encoder and a decoder (Vaswani et al. 2017, arXiv 1706.03762)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +50,15 @@ class Translation(EachToken, FromExamples):
     ) -> None:
         super().__init__(examples, context, batch_size, tokenizer)
         _sacrebleu()  # what is missing is to be said before anything is trained
-        self.label_smoothing = label_smoothing
-        self._tokens = {split: self._encode(split) for split in SPLITS}
-
-    def _encode(self, split: str) -> list[tuple[Ids, Ids]]:
-        texts = self.examples.texts(split)
-        sources, targets = (self.tokenizer.encode(texts[name].tolist()) for name in ("source", "target"))
-        return [
-            (source_of(source, self.length), target_of(target, self.length))
-            for source, target in zip(sources, targets, strict=True)
-        ]
+        self.label_smoothing, self._tokens = label_smoothing, dict[str, list[tuple[Ids, Ids]]]()
+        for split in SPLITS:
+            texts = examples.texts(split)
+            sources = [source_of(ids, context) for ids in tokenizer.encode(texts["source"].tolist())]
+            targets = [target_of(ids, context) for ids in tokenizer.encode(texts["target"].tolist())]
+            self._tokens[split] = [*zip(sources, targets, strict=True)]
 
     def sequences(self, split: str, chosen: Numbers) -> list[tuple[Ids, Ids]]:
         return [self._tokens[split][index] for index in chosen]
-
-    def whole_lengths(self, split: str, chosen: Numbers) -> np.ndarray:
-        return np.array(self.lengths(split, chosen))
 
     def batch_of(self, split: str, chosen: Numbers) -> Batch:
         sources, targets = zip(*self.sequences(split, chosen), strict=True)
@@ -116,43 +108,26 @@ def target_of(text: Ids, length: int) -> Ids:
     return np.concatenate([[BEGIN_ID], text, [END_ID]]).astype(np.uint16)[: length + 1]
 
 
-@dataclass
-class Translator:
-    """A trained model, in eval mode, and the tokenizer of its comparison."""
+def translate(
+    model: EncoderDecoder, tokenizer: TextTokenizer, context: int, texts: Sequence[str], **search: Any
+) -> list[str]:
+    """The translation of each text, of a blank one nothing; what is beyond the context is not read.
 
-    model: EncoderDecoder
-    tokenizer: TextTokenizer
-    context: int
-    """tokens of the longest text that it reads and writes"""
-
-    def translate(
-        self, texts: Sequence[str], *, beams: int = BEAMS, length_penalty: float = LENGTH_PENALTY
-    ) -> list[str]:
-        """The translation of each text, of a blank one nothing; what is beyond the context is not read.
-
-        Raises ValueError if the search cannot have such ``beams``.
-        """
-        sources = [source_of(ids, self.context) for ids in self.tokenizer.encode(list(texts))]
-        device = next(self.model.parameters()).device
-        found = [""] * len(texts)
-        # Texts of about one length together, so that little is padded.
-        written_out = [index for index, text in enumerate(texts) if text.strip()]
-        order = sorted(written_out, key=lambda index: len(sources[index]))
-        for start in range(0, len(order), AT_ONCE):
-            chosen = order[start : start + AT_ONCE]
-            source = torch.from_numpy(padded([sources[index] for index in chosen])).to(device)
-            written = self.model.translate(
-                source,
-                source == PAD_ID,
-                begin=BEGIN_ID,
-                end=END_ID,
-                beams=beams,
-                length_penalty=length_penalty,
-                longest=self.context,
-            )
-            for index, ids in zip(chosen, written.tolist(), strict=True):
-                found[index] = self.tokenizer.decode(ids)
-        return found
+    ``model`` is in eval mode; ``search`` are the ``beams`` and the ``length_penalty`` of its ``translate``. Raises
+    ValueError if it cannot have such beams.
+    """
+    sources = [source_of(ids, context) for ids in tokenizer.encode(list(texts))]
+    device, found = next(model.parameters()).device, [""] * len(texts)
+    ends = {"begin": BEGIN_ID, "end": END_ID, "longest": context}
+    how = ends | {"beams": BEAMS, "length_penalty": LENGTH_PENALTY} | search
+    # Texts of about one length together, so that little is padded.
+    order = sorted((n for n, text in enumerate(texts) if text.strip()), key=lambda n: len(sources[n]))
+    for start in range(0, len(order), AT_ONCE):
+        chosen = order[start : start + AT_ONCE]
+        source = torch.from_numpy(padded([sources[n] for n in chosen])).to(device)
+        for n, ids in zip(chosen, model.translate(source, source == PAD_ID, **how).tolist(), strict=True):
+            found[n] = tokenizer.decode(ids)
+    return found
 
 
 def load_average(directory: Path, model: nn.Module, config: Config) -> int:

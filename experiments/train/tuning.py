@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
 from experiments.records.record import TRIALS, read_comparison, run_rows, run_status
-from experiments.records.schema import Comparison, MetricsRow, VariantRecord
+from experiments.records.schema import Comparison, VariantRecord
 from experiments.records.store import check_runs
 from experiments.train.steps import DIVERGED
 from experiments.variants import get_variant
@@ -30,6 +30,8 @@ MOST_BEYOND = 5
 """rates that are tried beyond each edge of a grid"""
 LEAST_RATIO = 1.05
 """of a grid's neighbours: what is tried beyond it is rounded to four digits"""
+
+NotTuned = Literal["", "lower edge", "upper edge", "diverged"]
 
 
 class Search(NamedTuple):
@@ -45,7 +47,7 @@ class Search(NamedTuple):
     """by rate, those of its trials that have ended, NaN of one that diverged"""
     rate: float | None = None
     """the best, of a search that has ended; None: the loss diverged at every rate"""
-    not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
+    not_tuned: NotTuned = ""
     """of a search that has ended: ``VariantRecord.not_tuned``"""
 
 
@@ -65,8 +67,10 @@ def search(
         figure: that of a trial, (rate, seed); NaN: it diverged, None: it has not ended.
         most_beyond: rates beyond each edge of the grid.
     """
-    rates, on_all = list(grid), set[float]()
+    ladder, on_all = _ladder(grid, most_beyond), set[float]()
+    first, last = ladder.index(grid[0]), ladder.index(grid[-1])
     while True:
+        rates = ladder[first : last + 1]
         tried = {rate: seeds if rate in on_all else seeds[:1] for rate in rates}
         figures = {(rate, seed): figure(rate, seed) for rate in rates for seed in tried[rate]}
         ended = {rate: [value for seed in tried[rate] if (value := figures[rate, seed]) is not None] for rate in rates}
@@ -80,19 +84,25 @@ def search(
         # A mean is compared with means of as many seeds.
         compared = [rate for rate in alive if rate in on_all] or alive
         best = (min if better == "lower" else max)(compared, key=means.__getitem__)
-        lower, upper = best == rates[0], best == rates[-1]
-        if lower and (beyond := _beyond(grid[0], grid[0] / grid[1], rates.index(grid[0]) + 1, most_beyond)):
-            rates.insert(0, beyond)
-        elif upper and (
-            beyond := _beyond(grid[-1], grid[-1] / grid[-2], len(rates) - rates.index(grid[-1]), most_beyond)
-        ):
-            rates.append(beyond)
+        if best == ladder[first] and first > 0:
+            first -= 1
+        elif best == ladder[last] and last < len(ladder) - 1:
+            last += 1
         else:
             place = rates.index(best)
             asked = {rate for rate in rates[max(0, place - 1) : place + 2] if rate in alive}
             if asked <= on_all:
-                return found._replace(rate=best, not_tuned="lower edge" if lower else "upper edge" if upper else "")
+                edge: NotTuned = "lower edge" if best == rates[0] else "upper edge" if best == rates[-1] else ""
+                return found._replace(rate=best, not_tuned=edge)
             on_all |= asked
+
+
+def _ladder(grid: Sequence[float], most_beyond: int) -> list[float]:
+    """The rates of a grid, and so many beyond each edge at the ratio that is there."""
+    down, up = grid[0] / grid[1], grid[-1] / grid[-2]
+    below = [float(f"{grid[0] * down**number:.4g}") for number in range(most_beyond, 0, -1)]
+    above = [float(f"{grid[-1] * up**number:.4g}") for number in range(1, most_beyond + 1)]
+    return [rate for rate in (*below, *grid, *above) if 0 < rate <= LARGEST_RATE]
 
 
 def fewest_trials(rates: int, seeds: int) -> int:
@@ -103,27 +113,17 @@ def fewest_trials(rates: int, seeds: int) -> int:
     return max(rates, 3) + 3 * (seeds - 1)
 
 
-def _beyond(edge: float, ratio: float, number: int, most: int) -> float | None:
-    """The so many-th rate beyond an edge of the grid; None: no more are tried."""
-    rate = float(f"{edge * ratio**number:.4g}")
-    return rate if number <= most and 0 < rate <= LARGEST_RATE else None
-
-
 def parse_rates(text: str) -> list[float]:
     """The learning rates of a comma-separated list, ascending. Raises ValueError if they are not a grid."""
     try:
         rates = sorted({float(part) for part in text.split(",")})
     except ValueError:
         rates = []
-    if not 2 <= len(rates) <= MOST_RATES or not all(0 < rate <= LARGEST_RATE for rate in rates):
+    apart = all(upper >= LEAST_RATIO * lower for lower, upper in pairwise(rates))
+    if not (2 <= len(rates) <= MOST_RATES and apart and rates[0] > 0 and rates[-1] <= LARGEST_RATE):
         raise ValueError(
-            f"--learning-rates is {text!r}; give two to {MOST_RATES} positive numbers, {LARGEST_RATE:g} or less, with "
-            "commas between them, such as 0.001,0.002,0.004"
-        )
-    if any(upper < LEAST_RATIO * lower for lower, upper in pairwise(rates)):
-        raise ValueError(
-            f"--learning-rates is {text!r}; give rates that differ by a factor of {LEAST_RATIO} or more, such as "
-            "0.001,0.002,0.004"
+            f"--learning-rates is {text!r}; give two to {MOST_RATES} positive numbers, {LARGEST_RATE:g} or less, that "
+            f"differ by a factor of {LEAST_RATIO} or more, such as 0.001,0.002,0.004"
         )
     return rates
 
@@ -135,20 +135,29 @@ def trial_name(variant: str, rate: float) -> str:
 
 def search_of(root: Path, comparison: Comparison, variant: str) -> Search:
     """How far the search for a variant's rate has come by the trials on disk."""
-    seeds = range(SEED, SEED + max(1, comparison.rate_seeds))
-    trained_with = replace(comparison, config=_config(root, comparison))
+    if not comparison.learning_rates:
+        return Search([], {}, [], {})
+    config, metric, better = _config(root, comparison), comparison.objective.metric, comparison.objective.better
 
     def figure(rate: float, seed: int) -> float | None:
-        """One that failed otherwise than by diverging (was killed, say) has not ended: it is repeated."""
+        """The metric on the validation split, of the weights that the trial tests.
+
+        One that failed otherwise than by diverging (was killed, say) has not ended: it is repeated.
+        """
         run = root / TRIALS, trial_name(variant, rate), seed
         status = run_status(*run)
-        if status.state == "done":
-            return _tested_figure(trained_with, run_rows(*run))
-        diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
-        return math.nan if diverged else None
+        if status.state != "done":
+            diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
+            return math.nan if diverged else None
+        rows = [row for row in run_rows(*run) if row.split == "validation"]
+        by_step = {row.step: row.metrics[metric] for row in rows if metric in row.metrics}
+        if config.get("tested") != "best":
+            return by_step.get(config["steps"], math.nan)
+        best = min if better == "lower" else max
+        return best((value for step, value in by_step.items() if step), default=math.nan)
 
-    most_beyond = MOST_BEYOND if comparison.rate_seeds else 0
-    return search(comparison.learning_rates, seeds, comparison.objective.better, figure, most_beyond)
+    seeds = range(SEED, SEED + max(1, comparison.rate_seeds))
+    return search(comparison.learning_rates, seeds, better, figure, MOST_BEYOND if comparison.rate_seeds else 0)
 
 
 def _config(root: Path, comparison: Comparison) -> dict[str, Any]:
@@ -218,13 +227,3 @@ def untuned(comparison: Comparison) -> list[VariantRecord]:
     """The variants whose learning rate is still to be found."""
     variants = comparison.variants if comparison.learning_rates else []
     return [variant for variant in variants if "learning_rate" not in variant.settings]
-
-
-def _tested_figure(comparison: Comparison, rows: list[MetricsRow]) -> float:
-    """A trial's primary metric on the validation split, of the weights that it tests."""
-    name, steps = comparison.objective.metric, comparison.config["steps"]
-    by_step = {row.step: row.metrics[name] for row in rows if row.split == "validation" and name in row.metrics}
-    if comparison.config.get("tested") != "best":
-        return by_step.get(steps, math.nan)
-    best = min if comparison.objective.better == "lower" else max
-    return best((value for step, value in by_step.items() if step), default=math.nan)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.train.models import Trained, build_model, count_parameters
+from experiments.train.models import Shape, build_model, count_parameters
 from experiments.variants import Variant
 from linear_rope.attention.delta import GatedDelta
 from linear_rope.attention.linear import LinearRoPEAttention
@@ -30,7 +30,7 @@ class Costs(NamedTuple):
     """additions and multiplications of a token's forward pass, the mean over N tokens"""
 
 
-def costs(variant: Variant, config: Config, objective: Trained) -> Costs:
+def costs(variant: Variant, config: Config, objective: Shape) -> Costs:
     """Of the model that a variant is trained as."""
     with torch.device("meta"):
         model = build_model(variant, config, 0, objective)

@@ -61,7 +61,11 @@ def measure_costs(root: Path, comparison: Comparison, objective: Classification)
     make_console().print(f"time and memory of a document: {len(done)} variants")
     device, config = measuring_device(comparison), Config(**comparison.config)
     of_each = {
-        variant.name: (variant.name, replace(config, **variant.settings), objective.of(variant.settings).shape)
+        variant.name: (
+            variant.name,
+            replace(config, **variant.settings),
+            Shape(objective.vocabulary, comparison.context_of(variant), objective.kind, objective.outputs),
+        )
         for variant in done
     }
     reads = {name: reading(*each, str(device)) for name, each in of_each.items()}

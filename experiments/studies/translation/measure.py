@@ -20,7 +20,7 @@ from experiments.studies.tables import RUN, Table
 from experiments.train.checkpoint import as_tensors
 from experiments.train.objectives import Objective
 from experiments.train.trained_models import finished_runs, trained_models
-from experiments.train.translation import AS_IT_IS, Translation, Translator, corpus_bleu, load_average
+from experiments.train.translation import AS_IT_IS, Translation, corpus_bleu, load_average, translate
 from experiments.train.translation import BEAMS as BEAMS
 from experiments.train.translation import LENGTH_PENALTY as LENGTH_PENALTY
 
@@ -74,8 +74,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
         weights = digest_of(model)
         if (name, seed) in measured and found[name, seed][0].iloc[0]["weights"] == weights:
             continue
-        translator = Translator(model, objective.tokenizer, config.context)
-        said = translator.translate(sources)
+        said = translate(model, objective.tokenizer, config.context, sources)
         bleu, signature = corpus_bleu(said, references, objective.examples.language)
         score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
         texts = {"number": chosen, "source": sources, "reference": references, "translation": said}

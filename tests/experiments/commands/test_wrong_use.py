@@ -92,7 +92,7 @@ WRONG_RUNS = [
     ("--dim 130 --heads 4", "not divisible"),
     ("--dim 131072 --layers 10000", "this machine has"),
     ("--context 262144 --batch-size 262144", "batch_size times context is 68,719,476,736 tokens a step; give values"),
-    ("--examples 5", "--examples is 5, which is for labelled texts and translations, and --data stdlib is neither"),
+    ("--examples 5", "--examples is 5, which is for labelled texts and translations, and --data stdlib is a text"),
     ("--variants softmax-rope@context=32", "--variants gives a context of 32, but only labelled texts are the same"),
     ("--task copying", "--task and --pack are for run benchmark"),
     ("--for 1h --launcher ray", "--for is for runs of this machine, and --launcher is ray"),

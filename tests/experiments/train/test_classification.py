@@ -17,7 +17,7 @@ from experiments.data.examples import examples_of
 from experiments.records.files import write_json
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
 from experiments.train.chosen_objective import make_objective
-from experiments.train.classification import TextClassifier, sequence_of
+from experiments.train.classification import classify, sequence_of
 from experiments.train.models import build_model
 from experiments.train.pretrained import Pretrained
 from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
@@ -47,8 +47,7 @@ def test_an_example_gets_the_same_answer_by_itself_as_among_others(kind):
     task = task_of(kind, initial_std=0.5)
     model = build_model(get_variant("elu+1-rope-after"), config, 0, task).eval()
     texts = task.examples.texts("test")
-    reader = TextClassifier(model, task.tokenizer, config.context, task.examples.classes, len(texts.columns))
-    said = reader.classify(texts.to_numpy().tolist())
+    said = classify(model, task.tokenizer, config.context, task.describe(), texts.to_numpy().tolist())
     shown = said if task.examples.classes else [f"{score:.1f}" for score in said]
     with torch.no_grad():
         assert shown == task.said(model, "test", range(len(texts)))

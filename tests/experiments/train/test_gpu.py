@@ -97,7 +97,7 @@ def test_a_run_on_a_gpu_records_the_share_of_its_kernels(tmp_path, next_byte):
 def test_a_step_on_a_gpu_waits_for_nothing(next_byte):
     objective, config = next_byte(CONFIG), dataclasses.replace(CONFIG, optimizer="muon")
     model = build_model(get_variant("elu+1-rope-after"), config, 0, objective).to(CUDA)
-    queued = steps.QueuedSteps(model, make_optimizer(model, config), objective, config)
+    queued = steps.Steps(model, make_optimizer(model, config), objective, config, is_queued=True)
     draw, finish = objective.source(0, CUDA)
     with Batches(draw, CUDA, finish=finish) as batches:
         queued.make(0, batches.at(0))

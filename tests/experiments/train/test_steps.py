@@ -1,6 +1,7 @@
 """Steps that are begun without waiting for their losses: on a CPU they show everything but the speed."""
 
 import dataclasses
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from experiments.train.devices import BEGINS_AFTER, STEPS, KernelShare, busy_sec
 from experiments.train.models import build_model
 from experiments.train.objectives import NextByte, NextSubword, TextOnDevice
 from experiments.train.optimizers import make_optimizer
-from experiments.train.steps import QueuedSteps, RunFailed, Steps
+from experiments.train.steps import RunFailed, Steps
 from experiments.train.tokens import SubwordTokenizer
 from experiments.variants import VARIANTS
 from tests.experiments.train.tasks import TEXT
@@ -31,6 +32,7 @@ MUON = dataclasses.replace(CONFIG, optimizer="muon", schedule="trapezoid", initi
 
 
 CORPUS = corpus_of_text("text", TEXT)
+QueuedSteps = partial(Steps, is_queued=True)
 
 
 def next_byte(config=CONFIG):

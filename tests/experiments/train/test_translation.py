@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from experiments.train.checkpoint import averaged_weights, checkpoint_path, read
 from experiments.train.chosen_objective import make_objective
 from experiments.train.models import build_model
 from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
-from experiments.train.translation import Translator, corpus_bleu, load_average, source_of, target_of
+from experiments.train.translation import corpus_bleu, load_average, source_of, target_of, translate
 from experiments.variants import get_variant
 from tests.experiments.train.tasks import config_of, pairs, task_of
 from tests.made_up import metrics_rows
@@ -89,16 +90,16 @@ def test_it_learns_to_translate(task, trained):
     assert metrics_rows(trained / "metrics.jsonl")[-1]["nats_per_token"] < 1
     model = build_model(get_variant("elu+1-rope-after"), CONFIG, 0, task).eval()
     assert load_average(trained, model, CONFIG) == 5
-    translator = Translator(model, task.tokenizer, CONFIG.context)
+    translated = partial(translate, model, task.tokenizer, CONFIG.context)
     test = pairs().test
-    said = translator.translate(test["source"].tolist())
+    said = translated(test["source"].tolist())
     bleu, signature = corpus_bleu(said, test["target"].tolist())
     assert bleu > 40
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert translator.translate([]) == []
+    assert translated([]) == []
     # The order of the texts, and those beside them, change nothing.
-    assert translator.translate(test["source"].tolist()[::-1]) == said[::-1]
-    assert translator.translate(["one two"]) == translator.translate(["six", "one two", "four five three"])[1:2]
+    assert translated(test["source"].tolist()[::-1]) == said[::-1]
+    assert translated(["one two"]) == translated(["six", "one two", "four five three"])[1:2]
 
 
 def test_the_average_is_of_the_last_regular_checkpoints(task, trained):
