@@ -4,9 +4,11 @@ Nothing heavy is imported here, nor by a study's own study.py: what a study does
 """
 
 import pkgutil
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,15 +64,17 @@ class Study:
     figures: Sequence[Mapping[str, Any]] = ()
     tables: Sequence[Mapping[str, Any]] = ()
     quantities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    headline: Sequence[Mapping[str, Any]] = ()
     """what it shows: entries of show/keys.py"""
+    headline: Sequence[str] = ()
+    """sentences of its answer, with fields of show/words.py; one drops out if a number in it is not there"""
     measured: str = ""
     """what the answer is about, where that is no test metric; the data's names follow"""
     main_figure: str = ""
     """the stem of the figure that stands beside the answer where there are no curves, or scripts are off; of a
     comparison that has no such figure it is the first one"""
     variants: Sequence[str] = ()
-    """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""
+    """those it trains by default (of study.toml as ``expanded``); none: it trains nothing, and has ``settings``,
+    ``missing`` and ``notes``"""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """its own presets: what differs from the general one of that name (presets.py). None: the general ones. One that
     has ``of_data`` runs on each of these data sets: what differs for it, by its name"""
@@ -131,11 +135,18 @@ def read_study(directory: Path) -> Study:
         module = f"experiments.studies.{directory.name}.measure"
         fields |= {"measure": f"{module}:measure", "samples": module, "constants": module}
     fields |= read_toml(directory / "study.toml")
+    fields["variants"] = expanded(fields.get("variants", ()))
     sizes, of_data = fields.pop("sizes", {}), fields.pop("of_data", {})
     for place, (name, preset) in enumerate(fields.get("presets", {}).items()):
         preset |= {key: row[place] for key, row in sizes.items() if row[place] != ""}
         preset |= {"of_data": of_data[name]} if name in of_data else {}
     return Study(directory.name.replace("_", "-"), **fields)
+
+
+def expanded(patterns: Sequence[str]) -> list[str]:
+    """The names that patterns as ``"{softmax,elu+1}-{none,rope}"`` stand for, the last alternatives varying first."""
+    parts = [[part.split(",") for part in re.split(r"[{}]", pattern)] for pattern in patterns]
+    return ["".join(name) for alternatives in parts for name in product(*alternatives)]
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:

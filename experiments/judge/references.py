@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from experiments.console import program
 from experiments.judge.claims import Claim
-from experiments.study import fill, read_toml
+from experiments.study import expanded, fill, read_toml
 
 
 class Reference(NamedTuple):
@@ -21,7 +21,8 @@ class Reference(NamedTuple):
 
 
 def _reference(fields: dict[str, Any], settings: dict[str, str]) -> Reference:
-    variants = fields.pop("variants", None)
+    variants = expanded(fields.pop("variants", ()))
+    fields |= {"claims": expanded(fields["claims"])} if "claims" in fields else {}
     options = [fill(fields.pop("options", ""), settings), f"--variants {','.join(variants)}" if variants else ""]
     return Reference(options=" ".join(filter(None, options)), **fields)
 

@@ -18,8 +18,9 @@ from experiments.judge.claims import SEEN, claims_of
 from experiments.judge.references import REFERENCES, command, declared_claims
 from experiments.judge.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.records.files import visible, write_atomically
-from experiments.report.evidence import read_evidence
 from experiments.report.render import template
+from experiments.show.rows import read_rows
+from experiments.show.words import answer
 from experiments.study import Study
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
@@ -77,12 +78,12 @@ def read_sections(studies: Mapping[str, Study], results: Path) -> list[Section]:
         for reference in references:
             root = results / reference
             if (root / "comparison.json").exists():
-                evidence = read_evidence(root, study)
-                if evidence.comparison.study != name:
-                    what = f"{root / 'comparison.json'} is of the study {evidence.comparison.study}"
+                found = read_rows(root, study)
+                if found.comparison.study != name:
+                    what = f"{root / 'comparison.json'} is of the study {found.comparison.study}"
                     raise ValueError(f"{what}, and {reference} is one of {name}; move it elsewhere")
-                rows += [row._replace(reference=reference) for row in evidence.rows]
-                answers[reference] = evidence.answer
+                rows += [row._replace(reference=reference) for row in found.judged]
+                answers[reference] = answer(found)
             else:
                 declared = declared_claims(claims_of(study), reference, name)
                 rows += evaluate(declared, root, None, None, reference=reference)
@@ -142,13 +143,13 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
         console.print()
     grid, missing = Table.grid(padding=(0, 2)), list[str]()
     for section in sections:
-        for reference, answer in section.answers.items():
+        for reference, answered in section.answers.items():
             mine = count(row for row in section.rows if row.reference == reference)
             verdicts = ", ".join(f"{number} {verdict}" for verdict, number in mine.items() if number)
             if mine[NOT_RUN]:
                 missing.append(command(reference))
-            begins = answer and FIRST_SENTENCE.split(answer, maxsplit=1)[0]
-            said = begins if summary and begins else f"{answer} [{verdicts}]".strip()
+            begins = answered and FIRST_SENTENCE.split(answered, maxsplit=1)[0]
+            said = begins if summary and begins else f"{answered} [{verdicts}]".strip()
             grid.add_row(Text(reference, style="bold"), Text(visible(said)))
     console.print(grid)
     if missing and not summary:

@@ -8,14 +8,14 @@ from typing import Any
 
 from experiments.records.files import write_atomically
 from experiments.records.record import read_comparison
-from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.render import template
-from experiments.report.report import picture, rows_of, write
+from experiments.report.report import picture, rows_of, tables_in, write
 from experiments.show.draw import draw
 from experiments.show.entries import tables_over
 from experiments.show.keys import Figure, shown_of
+from experiments.show.rows import Rows, read_rows
 from experiments.show.style import save_figure
-from experiments.show.words import setting
+from experiments.show.words import answer, setting
 from experiments.study import Study
 
 SMALL = Figure(
@@ -49,10 +49,10 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     index = directory / "index.html"
     cards, of_study = [], dict[str, list[dict[str, Any]]]()
     for root in comparisons_in(directory):
-        evidence = read_evidence(root, studies[read_comparison(root).study])
-        cards.append(_card(evidence, write(evidence)))
+        rows = read_rows(root, studies[read_comparison(root).study])
+        cards.append(_card(rows, write(rows)))
         say(str(root / "report.html"))
-        of_study.setdefault(evidence.study.name, []).append(cards[-1])
+        of_study.setdefault(rows.study.name, []).append(cards[-1])
     shown: list[dict[str, Any]] = []
     for name, of_each in of_study.items():
         study = studies[name]
@@ -72,18 +72,18 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     return index
 
 
-def _card(evidence: Evidence, main: dict[str, Any] | None) -> dict[str, Any]:
+def _card(rows: Rows, main: dict[str, Any] | None) -> dict[str, Any]:
     """A comparison on the page; ``main`` is its main figure as a report has it, shown where there are no curves."""
-    study, comparison, quantities = evidence.study, evidence.comparison, shown_of(evidence.study).quantities
+    study, quantities = rows.study, shown_of(rows.study).quantities
     with TemporaryDirectory() as directory:
-        save_figure(partial(draw, SMALL, quantities, evidence.shown), Path(directory), "small")
+        save_figure(partial(draw, SMALL, quantities, rows), Path(directory), "small")
         image, _ = picture(Path(directory) / "small.png")
     return {
-        "name": evidence.root.name,
+        "name": rows.root.name,
         "question": study.said(study.question),
-        "answer": evidence.answer,
-        "setting": setting(comparison, study.measured),
+        "answer": answer(rows),
+        "setting": setting(rows.comparison, study.measured),
         "image": image or (main or {}).get("image"),
-        "has_table": bool(comparison.variants),
-        "tables": evidence.tables,
+        "has_table": bool(rows.variants),
+        "tables": tables_in(rows),
     }

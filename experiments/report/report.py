@@ -15,7 +15,6 @@ from experiments.records.files import write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, commands_of, with_baseline
-from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
 from experiments.report.render import template
 from experiments.report.tables import (
@@ -29,8 +28,9 @@ from experiments.report.tables import (
     with_something,
 )
 from experiments.show.entries import entries_of
+from experiments.show.rows import Rows, read_rows
 from experiments.show.style import DOTS_PER_INCH
-from experiments.show.words import setting
+from experiments.show.words import answer, setting
 from experiments.study import FigureEntry, Study, TableEntry, resolve
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
@@ -45,29 +45,29 @@ def write_report(root: Path, study: Study, baseline: str | None = None) -> Path:
     give equal files. Raises ValueError, and changes nothing, if ``root`` is not a comparison, or one without that
     variant, or one of its files is not as schema.py says.
     """
-    write(read_evidence(root, study, baseline))
+    write(read_rows(root, study, baseline))
     return root / "report.html"
 
 
-def write(evidence: Evidence) -> dict[str, Any] | None:
+def write(rows: Rows) -> dict[str, Any] | None:
     """The same of what was read already; return the main figure as the page has it, if there is one."""
-    root, study = evidence.root, evidence.study
+    root, study = rows.root, rows.study
     with TemporaryDirectory() as temporary:
         output = Path(temporary)
-        entries = entries_of(evidence.shown, output)
+        entries = entries_of(rows, output)
         shown = [_shown(output, entry) for entry in entries]
         figures = [entry for entry in shown if "stem" in entry]
         first = figures[0] if figures else None
         main_figure = next((each for each in figures if each["stem"] == study.main_figure), first)
         main_figure = main_figure if study.main_figure else None
-        content = _content(evidence) | {
+        content = _content(rows) | {
             "entries": shown,
-            "used_data": [each for each in evidence.comparison.data if each.note and any(e.uses_data for e in entries)],
+            "used_data": [each for each in rows.comparison.data if each.note and any(e.uses_data for e in entries)],
             "main": main_figure,
         }
         made: dict[str, str | bytes] = {
-            "curves.csv": evidence.curves.to_csv(index=False),
-            "summary.csv": evidence.summary.to_csv(index=False),
+            "curves.csv": rows.curves.to_csv(index=False),
+            "summary.csv": rows.summary.to_csv(index=False),
         }
         made |= {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
         for name, make in study.rebuilt.items():
@@ -80,16 +80,16 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
     return main_figure
 
 
-def _content(evidence: Evidence) -> dict[str, Any]:
+def _content(rows: Rows) -> dict[str, Any]:
     """What the templates say, but for figures."""
-    root, study, comparison, summary = evidence.root, evidence.study, evidence.comparison, evidence.summary
+    root, study, comparison, summary = rows.root, rows.study, rows.comparison, rows.summary
     measured = (path.name for form in ("*.csv*", "*.parquet") for path in root.glob(form))
-    queued, unfinished = unfinished_runs(root, comparison, evidence.curves)
+    queued, unfinished = unfinished_runs(root, comparison, rows.curves)
     main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
     commands = commands_of(comparison)
     return {
         **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
-        "answer": evidence.answer,
+        "answer": answer(rows),
         "setting": setting(comparison, study.measured),
         "comparison": comparison,
         "commands": "\n".join(commands),
@@ -102,18 +102,24 @@ def _content(evidence: Evidence) -> dict[str, Any]:
         "unfinished": unfinished,
         "notes": notes_in_words(comparison),
         "happenings": happenings(root, comparison),
-        "claims": [row for row in evidence.rows if row.was_asked],
+        "claims": [row for row in rows.judged if row.was_asked],
         "rule": RULE,
-        "live": interactive(evidence.curves, summary, comparison),
+        "live": interactive(rows.curves, summary, comparison),
         "live_first": study.main_figure in ("", CURVES),
         "tables": [
-            *evidence.tables,
+            *tables_in(rows),
             *sorted({*measured, *(f"{each}.csv" for each in study.rebuilt)} - {*FILES, PACKED_RUNS}),
         ],
         "repeatability": template("repeatability.txt").render(comparison=comparison),
         "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
         "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",
     }
+
+
+def tables_in(rows: Rows) -> list[str]:
+    """The files of those of its two tables that have rows."""
+    found = {"curves.csv": rows.curves, "summary.csv": rows.summary}
+    return [name for name, table in found.items() if len(table)]
 
 
 def settings(comparison: Comparison) -> dict[str, Any]:

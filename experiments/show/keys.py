@@ -170,20 +170,11 @@ class Table(Entry, kw_only=True):
     """rows of texts that stand below all others, as what was published"""
 
 
-class Sentence(Key, kw_only=True):
-    """A part of the headline; a table ``[[headline]]``. It drops out if a number in it is not there."""
-
-    text: str
-    who: str = "the first"
-    """what the verdict calls the first variant of a difference"""
-    when: Where = {}
-
-
 class Shown(Key, kw_only=True):
     """What a study shows."""
 
     quantities: dict[str, Quantity] = {}
-    headline: list[Sentence] = []
+    headline: list[str] = []
     figures: list[Figure] = []
     tables: list[Table] = []
     overview: list[Table] = []
@@ -206,7 +197,7 @@ def shown_of(study: Study) -> Shown:
             "quantities": quantities,
             "headline": study.headline,
             "figures": [
-                {"stem": each.get("like")} | uses_data | each
+                {"stem": each.get("like")} | uses_data | common["axes"].get(each.get("x"), {}) | each
                 for each in _entries((*study.figures, *LAST[:1]), common["figures"])
             ],
             "tables": [uses_data | each for each in _entries((*study.tables, *LAST), common["tables"])],

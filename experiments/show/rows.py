@@ -10,30 +10,44 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-from experiments.judge.statistics import estimates, finished_values
-from experiments.judge.verdicts import Row
+from experiments.judge.claims import claims_of
+from experiments.judge.curves import read_curves
+from experiments.judge.references import declared_claims
+from experiments.judge.statistics import estimates, finished_values, summarise
+from experiments.judge.verdicts import Row, evaluate
+from experiments.records.record import read_comparison
 from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
+from experiments.records.store import check_runs, with_baseline
 from experiments.show.keys import Quantity, Where
 from experiments.show.style import setting_in_words
 from experiments.study import Study
+from experiments.train.tuning import check_trials
+
+
+def read_rows(root: Path, study: Study, baseline: str | None = None) -> "Rows":
+    """Read a comparison, maybe with another baseline than is on record.
+
+    Raises ValueError if it is none, or has no such variant, or one of its files is not as it says.
+    """
+    comparison = with_baseline(read_comparison(root), baseline)
+    check_runs(root, comparison)
+    check_trials(root, comparison)
+    curves = read_curves(root, comparison)
+    claims = declared_claims(claims_of(study), comparison.name, study.name)
+    return Rows(root, study, comparison, curves, evaluate(claims, root, comparison, curves, reference=comparison.name))
 
 
 class Rows:
-    """All that is shown of a comparison, by source."""
+    """All that is said and shown of a comparison; ``judged`` are the claims that are judged on it."""
 
     def __init__(
-        self,
-        root: Path,
-        study: Study,
-        comparison: Comparison,
-        curves: pd.DataFrame,
-        summary: pd.DataFrame,
-        claims: Iterable[Row] = (),
+        self, root: Path, study: Study, comparison: Comparison, curves: pd.DataFrame, judged: Iterable[Row] = ()
     ) -> None:
-        self.root, self.study, self.comparison, self.curves, self.summary = root, study, comparison, curves, summary
-        self.claims = {row.claim.key: row for row in claims}
+        self.root, self.study, self.comparison, self.curves = root, study, comparison, curves
+        self.judged, self.summary = [*judged], summarise(root, comparison, curves)
+        self.claims = {row.claim.key: row for row in self.judged}
         self.variants = {variant.name: variant for variant in comparison.variants}
-        self.finished, self.failures = finished_seeds(summary), failures(summary)
+        self.finished, self.failures = finished_seeds(self.summary), failures(self.summary)
         self._sources: dict[str, pd.DataFrame | None] = {}
 
     @cached_property

@@ -1,26 +1,27 @@
 """Numbers in words: how a value with its interval is written, what it decides, and the headline made of both."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatch
 from math import inf, isfinite
-from typing import Any
 
 import pandas as pd
 from msgspec.structs import replace
 
 from experiments.judge.claims import Claim
+from experiments.judge.runs import Runs
 from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.show.colours import LOOKS
-from experiments.show.keys import Pair, Sentence, Shown
+from experiments.show.keys import Pair, Shown, shown_of
 from experiments.show.rows import Rows, summary
 
 SIDES = {"before": "before its feature map", "after": "after its feature map"}
 """by the end of a position's name"""
 SIZES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 FIELD = re.compile(r"\{(\w+):([^}]+)\}")
-FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list", "rope", "along")
+FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "names", "rope", "along", "only")
+ENDS = ["mean", "low", "high"]
 ROPE = ("rope-before", "rope-after")
 
 
@@ -102,105 +103,112 @@ def beyond(claim: Claim) -> float:
     return max((abs(bound) for bound in claim.region if isfinite(bound) and bound != 0), default=claim.margin)
 
 
+def answer(rows: Rows) -> str:
+    """The answer in a sentence or two, with its numbers; and how much of it is there yet."""
+    tested = rows.summary.drop_duplicates("variant")  # the first row of each tells of the test split
+    finished, planned = int(tested["n"].sum()), int(tested["planned"].sum())
+    if planned and not finished:
+        return "No run has finished yet."
+    unlearnt = Runs(rows.root, rows.comparison, rows.curves).unlearnt
+    nothing_learnt = unlearnt and len(unlearnt) == len(ranking(rows))
+    said = "" if nothing_learnt else headline(rows, shown_of(rows.study))
+    said = " ".join(filter(None, [said, below_the_floor(rows, unlearnt)]))
+    return said if finished == planned else f"{said} ({finished} of {planned} runs have finished; only they count.)"
+
+
+def below_the_floor(rows: Rows, unlearnt: Collection[str]) -> str:
+    """Which variants have learnt nothing that can be told; empty if all have."""
+    comparison, means = rows.comparison, ranking(rows)
+    if not unlearnt or comparison.floor is None:
+        return ""
+    names = [in_words(rows.variants[name]) for name in means if name in unlearnt]
+    than = f"better than the floor ({comparison.floor.name}: {in_figures(comparison.floor.value, comparison)})"
+    if len(names) == len(means):
+        best = in_figures(next(iter(means.values())), comparison)
+        return f"Nothing was learnt: no variant is clearly {than}; the best has {best}."
+    if len(names) > 2:
+        return f"{len(names)} of {len(means)} variants are not clearly {than}."
+    said = listed(names)
+    return f"{said[0].upper()}{said[1:]} {'is' if len(names) == 1 else 'are'} not clearly {than}."
+
+
 def headline(rows: Rows, shown: Shown) -> str:
     """All sentences whose numbers are there; if there are none, which variant is the best."""
-    words = Headline(rows, shown)
-    return " ".join(filter(None, map(words.sentence, shown.headline))) or best(rows)
+    fields = Fields(rows, shown)
+    return " ".join(filter(None, map(fields.filled, shown.headline))) or best(rows)
 
 
-class Headline:
-    """Fills numbers into sentences: a method for each word that begins a field."""
+class Fields:
+    """Fills numbers into sentences: a method of ``FIELDS`` for each field, which gets what stands behind its colon."""
 
     def __init__(self, rows: Rows, shown: Shown) -> None:
         self.rows, self.quantities = rows, shown.quantities
         self.claims = {key: row for key, row in rows.claims.items() if row.estimate.n}
 
-    def sentence(self, sentence: Sentence) -> str:
+    def filled(self, sentence: str) -> str:
         """Empty if a number in it is missing."""
-        if not self.rows.holds(sentence.when):
-            return ""
-
-        def field(match: re.Match[str]) -> str:
-            if match[1] not in FIELDS:
-                what = f"study {self.rows.study.name}: headline: {{{match[1]}:...}} is no field"
-                raise ValueError(f"{what}; give one of {', '.join(FIELDS)}")
-            fill = getattr(self, f"_{match[1]}")
-            return str(fill(*match[2].split("/", 1), **({"who": sentence.who} if match[1] == "difference" else {})))
-
         try:
-            said = FIELD.sub(field, sentence.text)
+            said = self.rows.filled(FIELD.sub(self._field, sentence), best=best(self.rows))
         except Missing:
             return ""
-        said = self.rows.filled(said, best=best(self.rows))
         return said[:1].upper() + said[1:]
 
-    def _row(self, key: str) -> Row:
-        if key not in self.claims:
-            raise Missing(key)
-        return self.claims[key]
+    def _field(self, match: re.Match[str]) -> str:
+        if match[1] not in FIELDS:
+            what = f"study {self.rows.study.name}: headline: {{{match[1]}:...}} is no field"
+            raise ValueError(f"{what}; give one of {', '.join(FIELDS)}")
+        return str(getattr(self, match[1])(*match[2].split("/", 1)))
 
-    def _difference(self, key: str, who: str) -> str:
-        """{difference:CLAIM}: the value with its interval, and the verdict."""
-        row = self._row(key)
-        planned = len(self.rows.comparison.seeds)
+    def difference(self, claim: str, who: str = "the first") -> str:
+        """{difference:CLAIM/WHO}: the value with its interval, and the verdict on WHO, the first variant."""
+        row, planned = self._claim(claim), len(self.rows.comparison.seeds)
         few = f"{row.estimate.n} of {planned} seeds; " if row.unit == "seeds" and row.estimate.n < planned else ""
-        return f"{self._value(key)} ({few}{verdict(row, who)})"
+        return f"{self.value(claim)} ({few}{verdict(row, who)})"
 
-    def _value(self, name: str, variant: str = "") -> str:
+    def value(self, name: str, variant: str = "") -> str:
         """{value:CLAIM} or {value:QUANTITY/VARIANT}: the value with its interval."""
         if not variant:
-            row = self._row(name)
+            row = self._claim(name)
             return with_interval(row.estimate.mean, row.estimate.low, row.estimate.high, row.claim.pattern)
-        means = self._means(name)
-        if variant not in means.index:
-            raise Missing(f"{name}/{variant}")
-        found: Any = means.loc[variant]
-        return with_interval(found["mean"], found["low"], found["high"], self.quantities[name].format)
+        found = self._means(name).query("variant == @variant")
+        return self._listed(with_interval(*each, self.quantities[name].format) for each in found[ENDS].to_numpy(float))
 
-    def _mean(self, name: str, variant: str = "") -> str:
+    def mean(self, name: str, variant: str = "") -> str:
         """{mean:...}: the same without its interval."""
-        return self._value(name, variant).partition(" [")[0]
+        return self.value(name, variant).partition(" [")[0]
 
-    def _size(self, name: str, variant: str = "") -> str:
+    def size(self, name: str) -> str:
         """{size:...}: that without its sign."""
-        return self._mean(name, variant).lstrip("+-")
+        return self.mean(name).lstrip("+-")
 
-    def _lowest(self, name: str, kernel: str = "", sign: int = 1) -> str:
+    def lowest(self, name: str, kernel: str = "", sign: int = 1) -> str:
         """{lowest:QUANTITY} or {highest:QUANTITY/KERNEL}: the variant with the least or largest mean, and its value.
 
         "linear" for a kernel is any but softmax attention.
         """
-        found, variants = self._means(name), self.rows.variants
+        kinds = {"": lambda _: True, "linear": lambda variant: not is_softmax(variant)}
+        fits = kinds.get(kernel, lambda variant: variant.kernel == kernel)
+        variants = {name: variant for name, variant in self.rows.variants.items() if fits(variant)}
+        means = self._means(name).set_index("variant")["mean"]
+        best = (sign * means[means.index.isin(variants)]).sort_values(kind="stable").index[:1]
+        return self._listed(f"{in_words(variants[each])}, {self.value(name, each)}" for each in best)
 
-        def fits(variant: VariantRecord) -> bool:
-            return kernel in ("", variant.kernel) or (kernel == "linear" and not is_softmax(variant))
+    def highest(self, name: str, kernel: str = "") -> str:
+        return self.lowest(name, kernel, sign=-1)
 
-        mine = [each for each in found.index if each in variants and fits(variants[each])]
-        if not mine:
-            raise Missing(name)
-        best = str((sign * found.loc[mine, "mean"]).idxmin())
-        return f"{in_words(variants[best])}, {self._value(name, best)}"
-
-    def _highest(self, name: str, kernel: str = "") -> str:
-        return self._lowest(name, kernel, sign=-1)
-
-    def _count(self, pattern: str) -> str:
+    def count(self, pattern: str) -> str:
         """{count:GLOB}: of the measured claims with such keys, how many are supported of how many."""
-        mine = [row for key, row in self.claims.items() if fnmatch(key, pattern)]
-        if not mine:
-            raise Missing(pattern)
-        return f"{sum(row.verdict == SUPPORTED for row in mine)} of {len(mine)}"
+        found = [row.verdict == SUPPORTED for key, row in self.claims.items() if fnmatch(key, pattern)]
+        return self._listed([f"{sum(found)} of {len(found)}"] if found else [])
 
-    def _list(self, pattern: str) -> str:
-        """{list:*ENDING}: the variants of the supported claims whose keys end so."""
+    def names(self, pattern: str) -> str:
+        """{names:*ENDING}: the variants of the supported claims whose keys end so."""
         ending = pattern.removeprefix("*")
         keys = [key for key, row in self.claims.items() if fnmatch(key, pattern) and row.verdict == SUPPORTED]
         names = [name for name in (key.removesuffix(ending) for key in keys) if name in self.rows.variants]
-        if not names:
-            raise Missing(pattern)
-        return listed(in_words(self.rows.variants[name]) for name in names)
+        return self._listed(in_words(self.rows.variants[name]) for name in names)
 
-    def _rope(self, name: str) -> str:
+    def rope(self, name: str) -> str:
         """{rope:QUANTITY}: by how much RoPE changes it, seed by seed, for each kernel on the better side of its map."""
         sign = 1 if self.rows.comparison.objective.better == "lower" else -1
         found = dict[str, tuple[float, str]]()
@@ -208,33 +216,43 @@ class Headline:
             if variant.position in ROPE and "@" not in variant.name:
                 pair = Pair(a=variant.name, b=f"{variant.kernel}-none", name="")
                 quantity = replace(self.quantities[name], pairs=[pair])
-                gains = summary(self.rows.of(quantity), ["variant"], quantity)
-                for mean, low, high in gains[["mean", "low", "high"]].to_numpy(float):
-                    said = with_interval(mean, low, high, f"+{quantity.format}")
+                for ends in summary(self.rows.of(quantity), ["variant"], quantity)[ENDS].to_numpy(float):
+                    said = with_interval(*ends, f"+{quantity.format}")
                     aside = f" ({side(variant)})" if side(variant) else ""
                     told = f"{said} for {kernel_in_words(variant.kernel)}{aside}"
-                    found[variant.kernel] = min(found.get(variant.kernel, (inf, "")), (sign * mean, told))
-        if not found:
-            raise Missing(name)
-        return listed(told for _, told in found.values())
+                    found[variant.kernel] = min(found.get(variant.kernel, (inf, "")), (sign * ends[0], told))
+        return self._listed(told for _, told in found.values())
 
-    def _along(self, name: str, column: str) -> str:
+    def along(self, name: str, column: str) -> str:
         """{along:QUANTITY/COLUMN}: its mean at the values of a column; of more than three at the first, where it first
         is on the other side of 1, and at the last.
         """
-        quantity = self.quantities[name]
-        rows = self.rows.of(quantity)
-        if rows.empty:
-            raise Missing(name)
-        found = list(summary(rows, [column], quantity)[["mean", column]].itertuples(index=False, name=None))
-        if len(found) > 3:
-            turns = [each for each in found[1:-1] if (each[0] > 1) != (found[0][0] > 1)]
-            found = [found[0], *turns[:1], found[-1]]
-        return listed(f"{mean:{quantity.format}} at {place:,}" for mean, place in found)
+        means = [*self._means(name, column).set_index(column)["mean"].items()]
+        if len(means) > 3:
+            turns = [each for each in means[1:-1] if (each[1] > 1) != (means[0][1] > 1)]
+            means = [means[0], *turns[:1], means[-1]]
+        return self._listed(f"{mean:{self.quantities[name].format}} at {place:,}" for place, mean in means)
 
-    def _means(self, name: str) -> pd.DataFrame:
-        rows = self.rows.of(self.quantities[name])
-        return summary(rows, ["variant"], self.quantities[name]).set_index("variant") if len(rows) else rows
+    def only(self, word: str) -> str:
+        """{only:WORD}: nothing; without such a word the sentence drops out."""
+        return self._listed([""] if self.rows.words.get(word) else [])
+
+    def _claim(self, key: str) -> Row:
+        if key not in self.claims:
+            raise Missing
+        return self.claims[key]
+
+    def _means(self, name: str, by: str = "variant") -> pd.DataFrame:
+        found = self.rows.of(self.quantities[name])
+        if found.empty:
+            raise Missing
+        return summary(found, [by], self.quantities[name])
+
+    def _listed(self, parts: Iterable[str]) -> str:
+        found = [*parts]
+        if not found:
+            raise Missing
+        return listed(found)
 
 
 def ranking(rows: Rows) -> dict[str, float]:

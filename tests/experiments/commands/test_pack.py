@@ -16,7 +16,7 @@ from experiments.commands import run_training
 from experiments.records import files
 from experiments.records.files import write_json
 from experiments.records.record import is_finished, packed_statuses, run_directory, run_status
-from experiments.report.evidence import read_evidence
+from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
 from tests.made_up import DATA
@@ -53,7 +53,7 @@ def test_a_packed_folder_is_read_as_the_directory_of_runs(make_comparison, tmp_p
     pd.testing.assert_frame_equal(here.curves, whole.reset_index(drop=True))
     pd.testing.assert_frame_equal(here.summary, there.summary)
     study = STUDIES["convergence"]
-    assert read_evidence(packed, study).rows == read_evidence(root, study).rows
+    assert read_rows(packed, study).judged == read_rows(root, study).judged
     for each in (root, packed):
         assert main(["report", str(each)]) == 0
     assert (packed / "report.md").read_text() == (root / "report.md").read_text()
@@ -72,8 +72,8 @@ def test_of_the_training_records_one_of_ten_and_the_last_stay(make_comparison, t
     there, here = load(root).curves, load(pack(root, tmp_path / "packed")).curves
     kept = there[(there["split"] != "train") | there["step"].isin([100, 200, 250])]
     pd.testing.assert_frame_equal(here, kept.reset_index(drop=True))
-    evidence = read_evidence(tmp_path / "packed", STUDIES["convergence"])
-    assert "unfinished" not in str([row.remark for row in evidence.rows]), "no record is missed that was left out"
+    evidence = read_rows(tmp_path / "packed", STUDIES["convergence"])
+    assert "unfinished" not in str([row.remark for row in evidence.judged]), "no record is missed that was left out"
     # Or all, where claims are about single ones.
     of_all = make_comparison(tmp_path / "denominator", "elu+1-none", 1, experiment="denominator", every=5)
     pd.testing.assert_frame_equal(load(pack(of_all, tmp_path / "all")).curves, load(of_all).curves)

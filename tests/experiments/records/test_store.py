@@ -10,8 +10,8 @@ from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, write_record
 from experiments.records.schema import Comparison
 from experiments.records.store import commands_of, merge_with_existing
-from experiments.report.evidence import read_evidence
 from experiments.report.report import write_report
+from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
 from tests.made_up import DATA
 
@@ -70,7 +70,7 @@ def test_a_run_that_was_copied_from_another_comparison_is_refused(there, seed, c
     with pytest.raises(ValueError, match=rf"elu\+1-none/seed{seed}{difference}"):
         merge_with_existing(there, now(there, seeds=[0, 1, 2, 3]))
     if seed == 1:
-        for read in (write_report, read_evidence):
+        for read in (write_report, read_rows):
             with pytest.raises(ValueError, match=rf"elu\+1-none/seed1{difference}"):
                 read(there, STUDIES["convergence"])
         assert not (there / "report.html").exists()

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from experiments.report.evidence import read_evidence
-from experiments.show.words import setting
+from experiments.show.rows import read_rows
+from experiments.show.words import answer, setting
 from experiments.studies.registry import STUDIES
 from tests.made_up import make_record
 
@@ -15,7 +15,7 @@ CLEAR = [-0.299, -0.301, -0.3]
 
 
 def answered(root, name="convergence"):
-    return read_evidence(root / "convergence", STUDIES[name]).answer
+    return answer(read_rows(root / "convergence", STUDIES[name]))
 
 
 def test_what_rope_changes_is_said_of_each_kernel_with_its_interval(make_comparison, tmp_path):
@@ -55,7 +55,7 @@ def test_an_answer_needs_no_part_of_the_study_but_what_was_run(make_comparison, 
     """A comparison of two variants, whatever the study asks."""
     root = make_comparison(tmp_path / "convergence", f"{NONE},{AFTER}", experiment=name)
     study = dataclasses.replace(STUDIES[name], measure=lambda *_: [])
-    text = read_evidence(root, study).answer
+    text = answer(read_rows(root, study))
     assert not re.search(r"  |nan|None| ,| \.|\{|\}|of \.", text)
     assert text == "" or text.endswith(".")
 

@@ -1,13 +1,13 @@
 """Rows of made-up comparisons, and the pictures of their studies."""
 
-from experiments.report.evidence import read_evidence
 from experiments.show.draw import draw
 from experiments.show.keys import shown_of
+from experiments.show.rows import read_rows
 from experiments.show.style import style
 
 
 def rows_of(root, study):
-    return read_evidence(root, study).shown
+    return read_rows(root, study)
 
 
 def picture_of(rows, stem):

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.judge.statistics import Estimate
 from experiments.judge.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
-from experiments.show.keys import Quantity, Sentence, Shown
+from experiments.show.keys import Quantity, Shown
 from experiments.show.rows import setting_label
 from experiments.show.style import legend_label
 from experiments.show.words import headline, verdict, with_interval
@@ -51,9 +51,7 @@ def said(make_comparison, tmp_path):
     """The headline of some sentences about three variants."""
     root = make_comparison(tmp_path / "made-up", "softmax-none,softmax-rope,elu+1-none")
     rows = rows_of(root, STUDIES["convergence"])
-    return lambda *sentences: headline(
-        rows, Shown(quantities=LOSS, headline=[Sentence(text=text) for text in sentences])
-    )
+    return lambda *sentences: headline(rows, Shown(quantities=LOSS, headline=[*sentences]))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def verdicts(study, *comparison):
 def rows_of(study, root, comparison, curves, reference=None):
     """What the report of a study is made of."""
     claims = judged(study, root, comparison, curves, reference).values()
-    return Rows(root, study, comparison, curves, summarise(root, comparison, curves), claims)
+    return Rows(root, study, comparison, curves, claims)
 
 
 def headline_of(study, *opened):
