@@ -34,13 +34,14 @@ from experiments.run.job import load_objective, read_job
 from experiments.show.axes import mark_floors, shown_floors
 from experiments.show.rows import plotted
 from experiments.show.style import variant_style
+from experiments.train.checkpoint import load_average
 from experiments.train.classification import classify
 from experiments.train.masked import MaskedToken
 from experiments.train.models import Kind, Shape, resolve_device
 from experiments.train.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.train.tokens import FILE, SubwordTokenizer, TextTokenizer
 from experiments.train.trained_models import packed_model, trained_models
-from experiments.train.translation import BEAMS, LENGTH_PENALTY, Translation, load_average, translate
+from experiments.train.translation import BEAMS, LENGTH_PENALTY, Translation, translate
 from linear_rope.model import CausalLM, EncoderDecoder
 
 if TYPE_CHECKING:

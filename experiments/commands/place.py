@@ -15,7 +15,7 @@ from experiments.run.loop import Launcher
 from experiments.run.peers import check_can_share
 from experiments.run.registry import LAUNCHERS, is_elsewhere
 from experiments.train.group import check_can_shard
-from experiments.train.models import check_memory, resolve_device
+from experiments.train.models import resolve_device
 
 MOST_ON_A_GPU = 4
 """runs at a time, unless it is said: each takes memory there"""
@@ -44,9 +44,6 @@ def place_of(plan: Plan) -> Place:
     needs = parse_needs(
         options.resources, Needs(plan.config.threads * count, count if device.type == "cuda" else 0, nproc=count)
     )
-    if device.type == "cpu" and not elsewhere:
-        at_once = min(workers or 1, plan.seeds * len(plan.variants))
-        check_memory(max(plan.configs.values(), key=lambda config: config.dim), at_once)
     return Place(device, LAUNCHERS[options.launcher](workers=workers, needs=needs), workers)
 
 

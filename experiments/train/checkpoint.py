@@ -24,6 +24,7 @@ from msgspec import Struct
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from experiments.config import Config
 from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
 from experiments.records.record import read_record, write_record
 
@@ -92,12 +93,12 @@ def save_checkpoint(
     for changed in (directory, directory.parent):
         sync_directory(changed)
     there = _checkpoints(directory)
-    up_to = [path for path in there if _step_of(path) <= step]
-    regular = [path for path in up_to if _step_of(path) % every == 0]
-    stays = [path for path in up_to if _step_of(path) == forever]
+    steps = [one for one in there if one <= step]
+    kept_steps = {*steps[-KEPT:], *[one for one in steps if one % every == 0][-kept:], forever}
     # A later one was passed over, or training would have gone on from it.
-    for other in set(there).difference(up_to[-KEPT:], regular[-kept:], stays):
-        shutil.rmtree(other)
+    for other in there:
+        if other not in kept_steps or other > step:
+            shutil.rmtree(checkpoint_path(directory, other))
 
 
 def load_newest_checkpoint(
@@ -107,15 +108,15 @@ def load_newest_checkpoint(
 
     Those of later steps than ``last_step`` are passed over. The model itself is not changed.
     """
-    notes: list[str] = []
-    for path in reversed(_checkpoints(directory)):
-        if last_step is not None and _step_of(path) > last_step:
+    notes, here = list[str](), shapes(model.state_dict()).items()
+    for step in reversed(_checkpoints(directory)):
+        path = checkpoint_path(directory, step)
+        if last_step is not None and step > last_step:
             notes.append(f"checkpoint {path.name} was passed over: the records before it are not whole")
             continue
         try:
             checkpoint = read_checkpoint(path)
-            here, there = shapes(model.state_dict()).items(), shapes(checkpoint.model).items()
-            differing = sorted({name for name, _ in here ^ there})
+            differing = sorted({name for name, _ in here ^ shapes(checkpoint.model).items()})
             if not differing:
                 return checkpoint, notes
             problem = f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)"
@@ -125,40 +126,31 @@ def load_newest_checkpoint(
     return None, notes
 
 
-def averaged_weights(
-    directory: Path, model: nn.Module, *, steps: int, every: int, count: int
-) -> tuple[dict[str, Any], int]:
-    """The mean of each parameter over the last checkpoints of a run (Vaswani et al. 2017, section 6.1).
+def load_average(directory: Path, model: nn.Module, config: Config) -> int:
+    """Give a model the mean of each parameter over a run's last checkpoints (Vaswani et al. 2017, section 6.1).
 
-    Args:
-        directory: of the checkpoints.
-        model: whose they are; what is no parameter, such as random features, is not averaged but the newest's.
-        steps: of the whole run, whose last checkpoint has to be there.
-        every: steps between checkpoints; those at other steps are left out.
-        count: how many, 2 or more.
-
-    Returns:
-        The weights, and how many checkpoints they are the mean of: fewer if some are damaged or were never made.
-
-    Raises:
-        ValueError, OSError: the last one is not there or damaged.
+    ``directory`` is the run's. What is no parameter, such as random features, is the newest one's. Returns how many
+    checkpoints the mean is of: fewer than are kept if some are damaged or were never made. Raises ValueError or OSError
+    if the final one is not whole.
     """
-    newest = read_checkpoint(checkpoint_path(directory, steps)).model
+    checkpoints, every = directory / "checkpoint", config.checkpoint_every
+    newest = read_checkpoint(checkpoint_path(checkpoints, config.steps)).model
     names = dict(model.named_parameters(remove_duplicate=False))
-    sums = {name: newest[name].double() for name in names}
-    found = 1
-    for step in range(every, steps, every)[-(count - 1) :]:
+    sums, found = {name: newest[name].double() for name in names}, 1
+    for step in range(every, config.steps, every)[-(config.kept_checkpoints - 1) :]:
         with suppress(ValueError, OSError):
-            weights = read_checkpoint(checkpoint_path(directory, step)).model
+            weights = read_checkpoint(checkpoint_path(checkpoints, step)).model
             sums = {name: total + weights[name] for name, total in sums.items()}
             found += 1
-    return newest | {name: (total / found).to(newest[name].dtype) for name, total in sums.items()}, found
+    means = {name: (total / found).to(newest[name].dtype) for name, total in sums.items()}
+    model.load_state_dict(newest | means)
+    return found
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
     manifest = read_record(path / "manifest.json", _Manifest)
-    if manifest.sha256.keys() != {WEIGHTS, OPTIMIZER} or manifest.step != _step_of(path):
+    if manifest.sha256.keys() != {WEIGHTS, OPTIMIZER} or path != checkpoint_path(path.parent, manifest.step):
         raise ValueError("manifest.json is not that of this checkpoint")
     contents = {name: read_file(path / name, "remove the checkpoint", LARGEST_CHECKPOINT) for name in manifest.sha256}
     for name, content in contents.items():
@@ -171,14 +163,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
 
 
-def _checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints there are, whole or not, in ascending order of their steps."""
-    found = (path for path in directory.glob("step*") if re.fullmatch(r"step[0-9]{8,12}", path.name))
-    return sorted(found, key=_step_of)
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step"))
+def _checkpoints(directory: Path) -> list[int]:
+    """The steps of the checkpoints there are, whole or not, ascending."""
+    names = (re.fullmatch(r"step([0-9]{8,12})", path.name) for path in directory.glob("step*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def weights_as_bytes(state_dict: dict[str, Any]) -> bytes:

@@ -7,7 +7,6 @@ from functools import cache
 from inspect import signature
 from typing import Any, Literal, Self
 
-import psutil
 import torch
 from torch import nn
 
@@ -27,10 +26,6 @@ from linear_rope.positions.tables import PositionTable
 
 Kind = Literal["next", "masked", "labels", "translation"]
 """of a model: what it predicts"""
-
-
-BYTES_PER_PARAMETER = 16
-"""the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
 @dataclass(eq=False)
@@ -148,22 +143,6 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     """Numbers of trainable parameters: all, and those of learned position tables."""
     tables = [module for module in model.modules() if isinstance(module, PositionTable)]
     return sum(p.numel() for p in model.parameters()), sum(p.numel() for table in tables for p in table.parameters())
-
-
-def check_memory(config: Config, at_once: int) -> None:
-    """Raises ValueError if ``at_once`` models at a time cannot be trained in this machine's memory; builds none.
-
-    What counts are the block matrices alone (12·dim² a layer in every variant).
-    """
-    needed = 12 * config.dim**2 * config.layers * BYTES_PER_PARAMETER * at_once
-    there = psutil.virtual_memory().total
-    if needed > there:
-        fewer = ", or fewer --workers" if at_once > 1 else ""
-        raise ValueError(
-            f"{at_once} model{'s' * (at_once > 1)} of dim {config.dim} and {config.layers} layers at a time take at "
-            f"least {needed / 2**30:,.1f} GiB for weights, gradients and Adam's moments ({BYTES_PER_PARAMETER} bytes a "
-            f"parameter), and this machine has {there / 2**30:,.1f} GiB; give a smaller --dim or --layers{fewer}"
-        )
 
 
 def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:

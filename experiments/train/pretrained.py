@@ -68,25 +68,16 @@ class Pretrained:
 
         Raises ValueError if there are none, or they are of another shape.
         """
-        weights = {
-            name.removeprefix(PREFIX): tensor
-            for name, tensor in self._final(variant, seed).model.items()
-            if name.startswith(PREFIX)
-        }
-        here, there = (
-            {name: getattr(value, "shape", ()) for name, value in each.items()}  # extra state may be no tensor
-            for each in (encoder.state_dict(), weights)
-        )
-        if here != there:
-            other = next(name for name in here | there if here.get(name) != there.get(name))
-            sizes = " and here ".join(
-                str(tuple(shapes[other])) if other in shapes else "none" for shapes in (there, here)
-            )
+        weights = self._final(variant, seed).model.items()
+        own = {name.removeprefix(PREFIX): tensor for name, tensor in weights if name.startswith(PREFIX)}
+        try:
+            encoder.load_state_dict(own)
+        except RuntimeError as error:
+            told = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"--initial-weights {self.directory} holds {variant.name} of another size ({other} is {sizes}); give "
-                "its --dim, --layers and, with learned positions, --context"
-            )
-        encoder.load_state_dict(weights)
+                f"--initial-weights {self.directory} holds {variant.name} of another size ({told}); give its --dim, "
+                "--layers and, with learned positions, --context"
+            ) from None
 
     def sha256(self, variant: Variant, seed: int) -> str:
         """Of the file of weights that ``load_into`` takes. Raises ValueError if there is none."""
@@ -107,21 +98,17 @@ class Pretrained:
         wanted = _of_the_model(variant)
         same = [one.name for one in self.comparison.variants if _of_the_model(get_variant(one.name)) == wanted]
         which = f"--initial-weights {self.directory} has no trained {variant.name} with seed {seed}"
+        command = f"`{self.comparison.command}`"
         if not same or seed not in self.comparison.seeds:
-            settings = (f"@{setting}={value}" for setting, value in wanted[-1].items())
-            name = same[0] if same else "".join([variant.name.partition("@")[0], *settings])
-            sizes = f"--seeds {max(seed + 1, len(self.comparison.seeds))} --variants {quote(name)}"
-            raise ValueError(f"{which}; `{self.comparison.command} {sizes}` trains it")
+            raise ValueError(f"{which}; {command} trains it if --variants and --seeds have it")
         if run_status(self.directory, same[0], seed).state != "done":
-            raise ValueError(f"{which} yet; `{self.comparison.command}` finishes what is missing")
-        steps = int(self.comparison.config["steps"])
-        path = checkpoint_path(run_directory(self.directory, same[0], seed) / "checkpoint", steps)
+            raise ValueError(f"{which} yet; {command} finishes what is missing")
+        run = run_directory(self.directory, same[0], seed)
+        path = checkpoint_path(run / "checkpoint", self.comparison.config["steps"])
         try:
             return read_checkpoint(path)
         except (ValueError, OSError) as error:
-            raise ValueError(
-                f"{which}: {path} is damaged ({why(error)}); remove that run's directory and run mlm again"
-            ) from None
+            raise ValueError(f"{which}: {path} is damaged ({why(error)}); remove {run} and run mlm again") from None
 
 
 def _of_the_model(variant: Variant) -> tuple[str, str, dict[str, Any]]:

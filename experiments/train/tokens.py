@@ -112,9 +112,7 @@ class SubwordTokenizer(Tokenizer):
         return kept(self.sha256.encode() + content.tobytes(), made)
 
     def decode(self, tokens: Tokens) -> bytes:
-        """The text of tokens. Raises ValueError if they are none of this tokenizer's."""
-        if tokens.dtype != np.uint16 or tokens.ndim != 1 or (len(tokens) and tokens.max() >= len(self.pieces)):
-            raise ValueError(f"tokens are {tokens.dtype} of shape {tokens.shape}; give one row of its ids in uint16")
+        """The text of tokens."""
         return b"".join([self.pieces[token] for token in tokens.tolist()])
 
 
@@ -148,13 +146,9 @@ class TextTokenizer(Tokenizer):
     @classmethod
     def read(cls, path: Path) -> Self:
         found = super().read(path)
-        if found.special != SPECIAL:
+        if tuple(found.pieces(range(len(SPECIAL)))) != SPECIAL:
             raise wrong_file(str(path), "is a tokenizer without the special tokens of texts", cls.remedy)
         return found
-
-    @property
-    def special(self) -> tuple[str | None, ...]:
-        return tuple(self.pieces(range(len(SPECIAL))))
 
     @property
     def note(self) -> str:

@@ -1,7 +1,6 @@
 """Translating texts with an encoder and a decoder (Vaswani et al. 2017, arXiv 1706.03762)."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from experiments.config import Config
 from experiments.data.examples import SPLITS, Examples
 from experiments.records.schema import UNIGRAM, Floor
-from experiments.train.checkpoint import averaged_weights
 from experiments.train.counting import word_by_word
 from experiments.train.from_examples import FromExamples, Numbers, padded
 from experiments.train.objectives import Batch, EachToken, Metric, at_least_single, unigram_loss
@@ -128,22 +126,6 @@ def translate(
         for n, ids in zip(chosen, model.translate(source, source == PAD_ID, **how).tolist(), strict=True):
             found[n] = tokenizer.decode(ids)
     return found
-
-
-def load_average(directory: Path, model: nn.Module, config: Config) -> int:
-    """Give ``model`` the mean of the weights of a run's last checkpoints; returns how many there were.
-
-    ``directory`` is the run's. Raises ValueError or OSError if its final checkpoint is not whole.
-    """
-    weights, count = averaged_weights(
-        directory / "checkpoint",
-        model,
-        steps=config.steps,
-        every=config.checkpoint_every,
-        count=config.kept_checkpoints,
-    )
-    model.load_state_dict(weights)
-    return count
 
 
 def corpus_bleu(translations: Sequence[str], references: Sequence[str], language: str = "") -> tuple[float, str]:

@@ -17,10 +17,10 @@ from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.show.rows import Rows
 from experiments.studies.answers import spread
 from experiments.studies.tables import RUN, Table
-from experiments.train.checkpoint import as_tensors
+from experiments.train.checkpoint import as_tensors, load_average
 from experiments.train.objectives import Objective
 from experiments.train.trained_models import finished_runs, trained_models
-from experiments.train.translation import AS_IT_IS, Translation, corpus_bleu, load_average, translate
+from experiments.train.translation import AS_IT_IS, Translation, corpus_bleu, translate
 from experiments.train.translation import BEAMS as BEAMS
 from experiments.train.translation import LENGTH_PENALTY as LENGTH_PENALTY
 

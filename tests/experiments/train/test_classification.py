@@ -132,13 +132,13 @@ def test_a_stopped_run_that_began_with_an_encoder_goes_on_to_the_same_numbers(ro
 @pytest.mark.parametrize(
     ("name", "seed", "settings", "said"),
     [
-        ("relu-none@context=48", 0, {}, "with seed 0; `.* run .* --seeds 1 --variants relu-none` trains it"),
-        ("softmax-learned", 1, {}, "with seed 1; `.* --seeds 2 --variants softmax-learned` trains it"),
+        ("relu-none@context=48", 0, {}, "relu-none@context=48 with seed 0; `.* run .*` trains it if --variants and"),
+        ("softmax-learned", 1, {}, "with seed 1; `.* run .*` trains it if"),
         (
             "softmax-learned",
             0,
             {"dim": 64},
-            r"size \(embedding.tokens.weight is \(51, 32\) and here \(51, 64\)\); give",
+            r"size \(.*mismatch for embedding.tokens.weight: .*\[51, 32\].*\[51, 64\].*\); give",
         ),
         ("softmax-learned", 0, {"context": 12}, "with learned positions, --context"),
         (

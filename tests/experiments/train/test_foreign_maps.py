@@ -1,5 +1,7 @@
 """Feature maps of other packages in runs: weights with two names, extra state of any kind, weights in lists."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,8 +9,8 @@ from torch import nn
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.train.checkpoint import (
-    averaged_weights,
     checkpoint_path,
+    load_average,
     load_newest_checkpoint,
     read_checkpoint,
     save_checkpoint,
@@ -95,12 +97,10 @@ def test_the_mean_of_checkpoints_is_that_of_both_names(tmp_path):
     weight = model.blocks[0].attention.feature_map.first.weight
     for step, value in ((2, 1.0), (4, 3.0)):
         nn.init.constant_(weight, value)
-        save_checkpoint(tmp_path, step, model.state_dict(), {})
-    weights, count = averaged_weights(tmp_path, model, steps=4, every=2, count=2)
-    model.load_state_dict(weights)
-    assert count == 2
+        save_checkpoint(tmp_path / "checkpoint", step, model.state_dict(), {})
+    assert load_average(tmp_path, model, replace(CONFIG, steps=4, warmup_steps=2, checkpoint_every=2)) == 2
     assert (weight == 2).all()
-    assert read_checkpoint(checkpoint_path(tmp_path, 4)).model.keys() == model.state_dict().keys()
+    assert read_checkpoint(checkpoint_path(tmp_path / "checkpoint", 4)).model.keys() == model.state_dict().keys()
 
 
 def test_weights_that_nothing_would_train_are_refused():

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from experiments.train import translation
-from experiments.train.checkpoint import averaged_weights, checkpoint_path, read_checkpoint
+from experiments.train.checkpoint import checkpoint_path, load_average, read_checkpoint
 from experiments.train.chosen_objective import make_objective
 from experiments.train.models import build_model
 from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
-from experiments.train.translation import corpus_bleu, load_average, source_of, target_of, translate
+from experiments.train.translation import corpus_bleu, source_of, target_of, translate
 from experiments.variants import get_variant
 from tests.experiments.train.tasks import config_of, pairs, task_of
 from tests.made_up import metrics_rows
@@ -106,11 +106,10 @@ def test_the_average_is_of_the_last_regular_checkpoints(task, trained):
     steps = (120, 130, 140, 150, 160)
     assert [path.name for path in sorted((trained / "checkpoint").iterdir())] == [f"step{n:08d}" for n in steps]
     model = build_model(get_variant("elu+1-rope-after"), CONFIG, 0, task)
-    how = {"steps": 160, "every": 10, "count": 5}
-    found, count = averaged_weights(trained / "checkpoint", model, **how)
+    count = load_average(trained, model, CONFIG)
     parts = [read_checkpoint(checkpoint_path(trained / "checkpoint", step)).model for step in steps]
     assert count == 5
-    for name, value in found.items():
+    for name, value in model.state_dict().items():
         torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
 
 
