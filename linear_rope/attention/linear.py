@@ -142,11 +142,11 @@ class LinearRoPEAttention(RoPEAttention):
             if not self.causal and self.decay is None:
                 # The segments are sums of their own.
                 projected = projected._replace(log_decay=None)
-            call = self._call(projected)
+            call = self.prepared(projected)
             y = attend(call).output if self.causal else both_ways(call, segments=projected.segments)
         return y.to(projected.v.dtype)
 
-    def _call(self, projected: Projected) -> Call:
+    def prepared(self, projected: Projected) -> Call:
         call = Call(
             projected.q,
             projected.k,
@@ -171,7 +171,7 @@ class LinearRoPEAttention(RoPEAttention):
             sums = State(*parts)  # type: ignore[arg-type]
         else:
             with full_precision(projected.q.device):
-                call = self._call(projected)
+                call = self.prepared(projected)
                 y, sums = with_state(call) if state is None else self._next(call, state.sums)
         return y.to(projected.v.dtype), {"sums": sums}
 
@@ -230,14 +230,14 @@ class LinearRoPEAttention(RoPEAttention):
         """The sums over the keys and values of a context, whose size does not depend on how many there are."""
         k, v = self._keys_and_values(context, key_padding_mask)
         with full_precision(context.device):
-            return sum_keys(mapped(self._call(Projected(k, k, v, key_padding_mask))))
+            return sum_keys(mapped(self.prepared(Projected(k, k, v, key_padding_mask))))
 
     def recall(self, x: Tensor, memory: State) -> Tensor:
         """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
         check_sequences("x", x, self.dim, self.dtype)
         q = self._queries(x)
         with full_precision(x.device):
-            y = output_of_state(mapped(self._call(Projected(q, q, q))), memory).to(q.dtype)
+            y = output_of_state(mapped(self.prepared(Projected(q, q, q))), memory).to(q.dtype)
         return self._merge(y, None)
 
     def extra_repr(self) -> str:

@@ -133,13 +133,16 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return self._sum(q, k, projected.v, at, projected.key_padding_mask, bias)
 
     def _weights(self, projected: Projected) -> Tensor:
-        if self.score_positions is None:
-            return super()._weights(projected)
-        q, k, mask = projected.q, projected.k, projected.key_padding_mask
-        at = aligned_positions(q, k, projected.positions, mask)
-        bias, _ = self._bias(projected, at)
-        with full_precision(q.device):
-            return self._score_weights(q, k, at, mask, bias)
+        with full_precision(projected.q.device):
+            return self._softmax(self.scores(projected), projected.key_padding_mask)
+
+    def scores(self, projected: Projected) -> Tensor:
+        """What softmax is of, (B, H, N, K), float32 or float64; −∞ at keys that a bias hides."""
+        q, k = self._rotate(projected)
+        at = aligned_positions(q, k, projected.positions, projected.key_padding_mask)
+        if self.rope == "xpos":
+            q, k = scaled_by_distance(q, k, *at)
+        return self._scores(q, k, at, self._bias(projected, at)[0])
 
     def _sum(
         self, q: Tensor, k: Tensor, v: Tensor, at: tuple[Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
@@ -150,32 +153,32 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 q, k = scaled_by_distance(q, k, *at)
             return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=mask, bias=bias)
         with full_precision(q.device):
-            weights = self._score_weights(q, k, at, mask, bias)
+            weights = self._softmax(self._scores(q, k, at, bias), mask)
             y = weights @ v.to(weights.dtype)
             added = self.score_positions.values(weights, *at)
             return (y if added is None else y + added).to(v.dtype)
 
-    def _score_weights(
-        self, q: Tensor, k: Tensor, at: tuple[Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
-    ) -> Tensor:
-        """The weights (B, H, N, K), float32 or float64, of scores with :attr:`score_positions`."""
-        assert self.score_positions is not None
-        for positions in at:
-            if positions.is_floating_point():
-                raise ValueError(f"positions has dtype {positions.dtype}, and score_positions count; give integers")
+    def _scores(self, q: Tensor, k: Tensor, at: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(dtype), k.to(dtype)
-        scores = q @ k.mT * self.score_positions.scale + self.score_positions(q, k, *at)
-        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        if self.score_positions is None:
+            scores = q @ k.mT * self.head_dim**-0.5
+        else:
+            for positions in at:
+                if positions.is_floating_point():
+                    raise ValueError(f"positions has dtype {positions.dtype}, and score_positions count; give integers")
+            scores = q @ k.mT * self.score_positions.scale + self.score_positions(q, k, *at)
+        return scores if bias is None else scores + bias.to(dtype)
+
+    def _softmax(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """The weights of the keys that each query sees."""
+        visible = scores.isfinite()
         if self.causal:
-            visible = ~_later(scores.shape[-2], scores.shape[-1], q.device)
+            visible = visible & ~_later(scores.shape[-2], scores.shape[-1], scores.device)
         if mask is not None:
             visible = visible & ~mask[:, None, None, :]
-        if bias is not None:
-            visible = visible & bias.isfinite()
-            scores = scores + bias.to(dtype)
         # The least number and no infinity: a query that sees no key has zeros, and gradients that are finite.
-        return scores.masked_fill(~visible, torch.finfo(dtype).min).softmax(-1) * visible
+        return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1) * visible
 
     def _bias(
         self, projected: Projected, at: tuple[Tensor, Tensor], before: Tensor | None = None

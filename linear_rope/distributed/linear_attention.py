@@ -5,7 +5,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from linear_rope.checks import check_choice
-from linear_rope.distributed.gather import check_group
 from linear_rope.distributed.positions import global_positions
 from linear_rope.distributed.states import Part, part_of, received
 from linear_rope.features.base import FeatureMap
@@ -58,9 +57,9 @@ def linear_attention(
         (B, H, N, Dv), this part's.
 
     Raises:
-        ValueError: as there, or no such group. If only one process raises it, the others wait until they time out.
+        ValueError: as there, or no processes are connected. If only one process raises it, the others wait until they
+            time out.
     """
-    check_group(group)
     check_arguments(q, k, v, feature_map, causal, key_padding_mask)
     check_angles_alone(angles, positions, rope_scaling)
     check_choice("implementation", implementation, ("auto", "chunked", "native"))

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from linear_rope.distributed.gather import all_gathered
+from linear_rope.distributed.states import all_gathered
 from linear_rope.positions.tokens import Positions
 
 

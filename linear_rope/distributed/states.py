@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linear_rope.distributed.gather import all_gathered
 from linear_rope.ops.decay import faded
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.state import State, sum_keys
@@ -68,6 +67,21 @@ def received(own: Part, which: Which, group: dist.ProcessGroup | None) -> State:
             "processes; give the whole sequence to linear_rope.linear_attention, or differentiate in reverse"
         )
     return State(*_Received.apply(group, which, *own))
+
+
+def all_gathered(own: Sequence[Tensor | None], group: dist.ProcessGroup | None) -> list[list[Tensor | None]]:
+    """What every process of the group gave, in rank order; shapes and dtypes are the same in all of them."""
+    given = [x for x in own if x is not None]
+    # As bytes, because scales can have another dtype than what they scale.
+    message = torch.cat([x.detach().contiguous().flatten().view(torch.uint8) for x in given])
+    messages = [torch.empty_like(message) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(messages, message, group=group)
+    everyones = []
+    for message in messages:
+        pieces = iter(message.split([x.numel() * x.element_size() for x in given]))
+        # A copy of each, because a piece can begin where a number of its dtype may not.
+        everyones.append([None if x is None else next(pieces).clone().view(x.dtype).view(x.shape) for x in own])
+    return everyones
 
 
 def summed(parts: Sequence[Part], which: Which) -> list[State]:

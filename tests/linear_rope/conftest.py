@@ -11,12 +11,6 @@ def feature_map(request: pytest.FixtureRequest) -> FeatureMap:
     return MAPS[request.param](1e-6)
 
 
-@pytest.fixture(params=MAPS)
-def exact_map(request: pytest.FixtureRequest) -> FeatureMap:
-    """Whose derivatives are those of the function that it computes."""
-    return MAPS[request.param](0.0)
-
-
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -6,7 +6,7 @@ of L positions it keeps O(D + C + M·D/L) numbers for each position and head, an
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,12 +36,9 @@ STRETCH = BLOCK_CHUNKS * CHUNK_SIZE
 """positions of a block, but for the last two"""
 
 
-class Region(NamedTuple):
-    """Some sequences, heads and positions: an index of (B, H, N, ·)."""
-
-    batch: slice
-    heads: slice
-    positions: slice
+BY_POSITION = Call._fields[: Call._fields.index("memory")]
+"""the tensors of a call whose third axis is that of positions"""
+Carrier = TypeVar("Carrier", bound=tuple[Any, ...])
 
 
 def empty_result(call: Call, *, keep: bool) -> Result:
@@ -63,22 +60,22 @@ def empty_result(call: Call, *, keep: bool) -> Result:
 def attend(call: Call, *, keep: bool) -> Result:
     """Forward; ``keep`` what :func:`differentiate` needs."""
     result, formula = empty_result(call, keep=keep), call.make_formula()
-    for batch, heads in _groups(call):
-        state = _state_at(call, batch, heads)
-        for number, positions in enumerate(blocks(call.q.shape[2])):
-            at = Region(batch, heads, positions)
-            if keep and number and state is not None:
-                _put_state((result.memories, result.key_sums, result.stabilisers), state, (number - 1, batch, heads))
-            features, *_ = _block(call, formula, at)
+    for rows in _groups(call):
+        own, to = _of_rows(call, rows), _of_rows(result, rows)
+        state = _state_before(own, to, 0)
+        for number, at in enumerate(blocks(call.q.shape[2])):
+            if keep and number:
+                _put_state([x[number - 1] if x.numel() else x for x in to[-3:]], state)
+            features, *_ = _block(own, formula, at)
             sums, state, weights = block_sums(features, state)
-            result.output[at] = attention_output(sums, features.query_scale)
-            for to, x in zip((result.denominator, result.scale), sums[1:], strict=True):
-                if x is not None:
-                    to[at] = x
+            to.output[:, :, at] = attention_output(sums, features.query_scale)
+            for x, part in zip((to.denominator, to.scale), sums[1:], strict=True):
+                if part is not None:
+                    x[:, :, at] = part
             if keep:
-                _weights_at(result.weights, at).copy_(weights.view(_weights_at(result.weights, at).shape))
-        assert state is not None
-        _put_state((result.memory, result.key_sum, result.stabiliser), state, (batch, heads))
+                kept = _weights_at(to.weights, at)
+                kept.copy_(weights.view(kept.shape))
+        _put_state([to.memory, to.key_sum, to.stabiliser], state)
     return result
 
 
@@ -88,65 +85,48 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     exponents = result.denominator.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
     of_states = new_exponents_of_states(call, result, of, STRETCH)
     stretches = list(enumerate(blocks(call.q.shape[2])))
-    for batch, heads in _groups(call):
-        after = None
-        if of.memory is not None:
-            after = State(of.memory[batch, heads], _part(of.key_sum, batch, heads), None)
-        for number, positions in reversed(stretches):
-            at = Region(batch, heads, positions)
-            if call.log_decay is not None and positions.stop % STRETCH == 0 and number + 1 < len(stretches):
-                assert after is not None
-                state = _state_before(call, result, number + 1, batch, heads)
-                of_states[batch, heads, number : number + 1] = _exponent(after, state)
-            state = _state_before(call, result, number, batch, heads)
-            terms, given, mapped_q, mapped_k = _block(call, formula, at)
-            denominator = result.denominator[at] if call.has_denominator else None
-            scale = result.scale[at] if result.scale.numel() else None
-            grad_sums = attention_output((of.output[at].to(call.dtype), denominator, scale), terms.query_scale)
+    for rows in _groups(call):
+        own, kept, above, to = (_of_rows(each, rows) for each in (call, result, of, gradients))
+        after = None if above.memory is None else State(above.memory, above.key_sum, None)
+        for number, at in reversed(stretches):
+            if call.log_decay is not None and at.stop % STRETCH == 0 and number + 1 < len(stretches):
+                of_states[rows][..., number : number + 1] = _exponent(after, _state_before(own, kept, number + 1))
+            state = _state_before(own, kept, number)
+            terms, given, mapped_q, mapped_k = _block(own, formula, at)
+            denominator = kept.denominator[:, :, at] if call.has_denominator else None
+            scale = kept.scale[:, :, at] if kept.scale.numel() else None
+            grad_output = above.output[:, :, at].to(call.dtype)
+            grad_sums = attention_output((grad_output, denominator, scale), terms.query_scale)
             of_denominator = None
             if call.has_denominator:
-                of_denominator = -(grad_sums * result.output[at]).sum(-1)
-                if of.denominator is not None:
-                    of_denominator += of.denominator[at]
-            weights = _weights_at(result.weights, at).flatten(0, 2)
+                of_denominator = -(grad_sums * kept.output[:, :, at]).sum(-1)
+                if above.denominator is not None:
+                    of_denominator += above.denominator[:, :, at]
+            weights = _weights_at(kept.weights, at).flatten(0, 2)
             of_terms, after = block_gradients(terms, weights, state, grad_sums, of_denominator, after)
             if exponents is not None:
-                exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
-            _put_inputs(gradients, formula, given, mapped_q, mapped_k, of_terms, at)
-        assert after is not None
-        if gradients.memory is not None:
-            gradients.memory[batch, heads] = after.memory
-        if gradients.key_sum is not None and after.key_sum is not None:
-            gradients.key_sum[batch, heads] = after.key_sum
+                exponents[0][rows][:, :, at], exponents[1][rows][:, :, at] = _exponents(terms, of_terms)
+            _put_inputs(to, formula, given, mapped_q, mapped_k, of_terms, at)
+        _put_state([to.memory, to.key_sum], after)
     if exponents is not None:
         put_exponents(gradients, call, exponents[0], exponents[1], of_states, STRETCH)
     return gradients
 
 
-def _exponent(grad: State, state: State | None) -> Tensor | float:
+def _exponent(grad: State | None, state: State | None) -> Tensor | float:
     """The gradient (b, h, 1) of the exponent of a state, from that of the state."""
+    assert grad is not None
     assert state is not None
     of_memory = dot(grad.memory, state.memory)
     return of_memory if state.key_sum is None else of_memory + dot(grad.key_sum, state.key_sum)
 
 
-def _block(call: Call, formula: Formula, at: Region) -> tuple[Call, Call, Tensor, Tensor]:
+def _block(call: Call, formula: Formula, at: slice) -> tuple[Call, Call, Tensor, Tensor]:
     """What is summed of a block of positions, and what the formula maps, φ(q) and φ(k)."""
-    q, k, v = (x[at].to(call.dtype).contiguous() for x in (call.q, call.k, call.v))
-    part = Call(
-        q,
-        k,
-        v,
-        denominator_q=_part(call.denominator_q, *at),
-        denominator_k=_part(call.denominator_k, *at),
-        query_scale=_part(call.query_scale, *at),
-        key_scale=_part(call.key_scale, *at),
-        log_decay=_part(call.log_decay, *at),
-        padding=None if call.padding is None else call.padding[at.batch, :, at.positions],
-        q_rotation=_rotation_at(call.q_rotation, at),
-        k_rotation=_rotation_at(call.k_rotation, at),
-        denominator=call.denominator,
-    )
+    given = {name: getattr(call, name) for name in BY_POSITION}
+    part = call._replace(**{name: x[:, :, at].contiguous() for name, x in given.items() if x is not None})
+    q, k, v = (x.to(call.dtype) for x in part[:3])
+    part = part._replace(q=q, k=k, v=v)
     of_q, of_k = formula.features(q), formula.features(k)
     return rotated_features(part, of_q, of_k, v), part, of_q.values, of_k.values
 
@@ -166,9 +146,7 @@ def _exponents(terms: Call, of: Gradients) -> tuple[Tensor, Tensor]:
     return of_q, of_k
 
 
-def _put_inputs(
-    gradients: Gradients, formula: Formula, call: Call, q: Tensor, k: Tensor, of: Gradients, at: Region
-) -> None:
+def _put_inputs(to: Gradients, formula: Formula, call: Call, q: Tensor, k: Tensor, of: Gradients, at: slice) -> None:
     """The gradients of what is mapped to ``q`` and ``k``, of values and of a denominator's own features; overwrites
     its arguments.
     """
@@ -176,56 +154,40 @@ def _put_inputs(
     if call.q_rotation is not None and call.k_rotation is not None:
         grad_q, grad_k = rotate(grad_q, _inverse(call.q_rotation)), rotate(grad_k, _inverse(call.k_rotation))
     if of.denominator_q is not None and of.denominator_k is not None:
-        if gradients.denominator_q is not None and gradients.denominator_k is not None:
-            gradients.denominator_q[at], gradients.denominator_k[at] = of.denominator_q, of.denominator_k
+        if to.denominator_q is not None and to.denominator_k is not None:
+            to.denominator_q[:, :, at], to.denominator_k[:, :, at] = of.denominator_q, of.denominator_k
         else:
             grad_q.add_(of.denominator_q)
             grad_k.add_(of.denominator_k)
     if call.padding is not None:
         grad_k.masked_fill_(call.padding, 0)
-    gradients.q[at] = formula.gradient(call.q, q, grad_q)
-    gradients.k[at] = formula.gradient(call.k, k, grad_k)
-    gradients.v[at] = of.v
-
-
-def _rotation_at(rotation: Tensor | None, at: Region) -> Tensor | None:
-    # One for all sequences, or one each.
-    return None if rotation is None else rotation[slice(None) if rotation.shape[0] == 1 else at.batch, :, at.positions]
+    to.q[:, :, at] = formula.gradient(call.q, q, grad_q)
+    to.k[:, :, at] = formula.gradient(call.k, k, grad_k)
+    to.v[:, :, at] = of.v
 
 
 def _inverse(rotation: Tensor) -> Tensor:
     return torch.stack((rotation[..., 0], -rotation[..., 1]), dim=-1)
 
 
-def _part(x: Tensor | None, *at: slice) -> Tensor | None:
-    return None if x is None else x[at].contiguous()
+def _weights_at(weights: Tensor, at: slice) -> Tensor:
+    """(b, h, chunks, C, C), the weights inside the chunks of a block."""
+    size = min(CHUNK_SIZE, at.stop - at.start)
+    return weights[:, :, at, :size].unflatten(2, (-1, size))
 
 
-def _weights_at(weights: Tensor, at: Region) -> Tensor:
-    """(b, h, chunks, C, C), the weights inside the chunks of a region."""
-    length = at.positions.stop - at.positions.start
-    size = min(CHUNK_SIZE, length)
-    return weights[at][..., :size].unflatten(2, (-1, size))
-
-
-def _state_before(call: Call, result: Result, number: int, batch: slice, heads: slice) -> State | None:
+def _state_before(call: Call, result: Result, number: int) -> State | None:
     """The state before block ``number``."""
     if number == 0:
-        return _state_at(call, batch, heads)
-    kept = result.memories, result.key_sums, result.stabilisers
-    return State(*(x[number - 1, batch, heads] if x.numel() else None for x in kept))  # type: ignore[arg-type]
+        return None if call.memory is None else State(call.memory, call.key_sum, call.stabiliser)
+    return State(*(x[number - 1] if x.numel() else None for x in result[-3:]))  # type: ignore[arg-type]
 
 
-def _state_at(call: Call, batch: slice, heads: slice) -> State | None:
-    if call.memory is None:
-        return None
-    return State(call.memory[batch, heads], _part(call.key_sum, batch, heads), _part(call.stabiliser, batch, heads))
-
-
-def _put_state(whole: Sequence[Tensor], state: State, index: tuple[int | slice, ...]) -> None:
-    for to, part in zip(whole, state, strict=True):
-        if part is not None:
-            to[index] = part
+def _put_state(to: Sequence[Tensor | None], state: State | None) -> None:
+    assert state is not None
+    for x, part in zip(to, state, strict=False):
+        if x is not None and part is not None:
+            x.copy_(part)
 
 
 def _groups(call: Call) -> list[tuple[slice, slice]]:
@@ -239,3 +201,18 @@ def _groups(call: Call) -> list[tuple[slice, slice]]:
         return [(slice(b, b + 1), slice(h, min(h + rows, heads))) for b in range(batch) for h in range(0, heads, rows)]
     step = rows // heads
     return [(slice(b, min(b + step, batch)), slice(0, heads)) for b in range(0, batch, step)]
+
+
+def _of_rows(given: Carrier, rows: tuple[slice, slice]) -> Carrier:
+    """What some sequences and heads have of a call, a result or gradients: views."""
+
+    def part(name: str, x: Any) -> Any:
+        if not isinstance(x, Tensor) or name == "constant" or x.dim() == 1:  # what there is not is an empty vector
+            return x
+        if name in ("memories", "key_sums", "stabilisers"):
+            return x[:, rows[0], rows[1]]
+        if name == "padding" or name.endswith("rotation"):  # of all heads, and maybe of all sequences
+            return x if x.shape[0] == 1 else x[rows[0]]
+        return x[rows]
+
+    return type(given)(*(part(name, x) for name, x in zip(given._fields, given, strict=True)))  # type: ignore[attr-defined]

@@ -53,7 +53,7 @@ def mapped(call: Call) -> Call:
     """
     feature_map, dtype = call.feature_map, call.dtype
     assert feature_map is not None
-    call = _inputs_turned(call)
+    call = inputs_turned(call)
     q, query_scale = feature_map.queries(call.q.to(dtype))
     k, key_scale = feature_map.keys(call.k.to(dtype))
     if key_scale is None and call.log_decay is not None and not call.causal:
@@ -71,7 +71,7 @@ def for_operator(call: Call) -> Call:
     formula = _formula(call)
     if formula is None:
         return mapped(call)
-    call = _inputs_turned(call)
+    call = inputs_turned(call)
     return Call(
         call.q,
         call.k,
@@ -88,7 +88,7 @@ def for_operator(call: Call) -> Call:
     )
 
 
-def _inputs_turned(call: Call) -> Call:
+def inputs_turned(call: Call) -> Call:
     """The call without a rotation of what is mapped."""
     if not call.turns_inputs or call.q_rotation is None or call.k_rotation is None:
         return call

@@ -261,12 +261,14 @@ def test_the_state_of_another_attention_is_refused(kernel: str) -> None:
     others: list[dict[str, Any]] = [{"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}]
     # Sums over keys are the same with a decay, which fades them from the next token on.
     others += [{"decay": "gate"}] if kernel in ("softmax", "favor+window") else []
-    others += [{"denominator": "none"}] if kernel == "elu+1" else []
+    others += [{"denominator": "none"}, {"feature_map": "favor+"}] if kernel == "elu+1" else []
     for options in others:
         module, other = made(kernel, **plain | options), made(kernel, **plain)
         for one, another in ((other, module), (module, other)):
             _, state = one.prefill(x)
-            assert_refused(lambda: another.step(x[:, :1], state), ["state", *options])  # noqa: B023
+            for go_on in (lambda: another.step(x[:, :1], state), lambda: another.prefill(x, state=state)):  # noqa: B023
+                with torch.set_grad_enabled(options != {"feature_map": "favor+"}):
+                    assert_refused(go_on, ["state", *options])
     module = made(kernel)
     _, state = module.prefill(x)
     wrong = made("delta" if kernel == "softmax" else "softmax")

@@ -49,9 +49,6 @@ from tests.linear_rope.tensors import (
     outputs_and_gradients,
     random,
     random_qkv,
-    slow_positions,
-    some_decay,
-    some_padding,
     take,
 )
 
@@ -70,36 +67,6 @@ def leaves(batch: int, length: int, seed: int = 0) -> list[Tensor]:
     return [x.requires_grad_() for x in random_qkv(batch, HEADS, length, seed=seed)]
 
 
-@pytest.mark.parametrize("length", [1, 70])
-def test_gradients_are_those_of_finite_differences(exact_map: FeatureMap, length: int) -> None:
-    for rope, denominator in SETTINGS:
-        options = dict(rope=rope, denominator=denominator, causal=True, key_padding_mask=some_padding(2, length))
-        options["positions"] = slow_positions(length) if denominator == "rotated" else None
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, *learned: Tensor, options: dict[str, Any] = options) -> Tensor:
-            return linear_attention(q, k, v, feature_map=exact_map, **options)
-
-        inputs = (*leaves(2, length), *exact_map.parameters())
-        assert torch.autograd.gradcheck(attend, inputs, **CLOSE), (rope, denominator)
-
-
-@CAUSAL
-@BY_KIND
-def test_also_those_of_decays_and_angles(name: str, causal: bool) -> None:
-    """At default settings, ε included."""
-    feature_map = MAPS[name](1e-6)
-    for length in (5, 70):
-        log_decay = some_decay(1, length).requires_grad_()
-        angles = random(1, HEADS, length, feature_map.count(D) // 2, seed=80).requires_grad_()
-
-        def attend(*inputs: Tensor) -> Tensor:
-            *qkv, log_decay, angles = inputs
-            # Through a function that stays at or below zero on both sides of zero.
-            return attended(*qkv, -log_decay.square(), angles, feature_map=feature_map, causal=causal)
-
-        assert torch.autograd.gradcheck(attend, (*leaves(1, length), log_decay, angles), **CLOSE)
-
-
 @pytest.mark.parametrize("norm", [12.0, 40.0])
 def test_the_small_number_of_favor_has_the_derivative_of_what_it_adds(norm: float, form: str) -> None:
     """At default settings: what is added to a feature is a share of the largest one, which depends on the input too.
@@ -113,13 +80,6 @@ def test_the_small_number_of_favor_has_the_derivative_of_what_it_adds(norm: floa
         return attended(*qkv, feature_map=FavorPlus(D, 6).double(), causal=True, implementation=form)
 
     assert torch.autograd.gradcheck(attend, [x.requires_grad_() for x in (q, k, v)], **CLOSE)
-
-
-@pytest.mark.parametrize("rope", ["after", "before"])
-def test_positions_have_gradients(form: str, rope: str) -> None:
-    qkv, positions = random_qkv(1, HEADS, 9), torch.arange(9.0, dtype=torch.float64).requires_grad_()
-    options: dict[str, Any] = dict(feature_map=EluPlusOne(), rope=rope, causal=True, implementation=form)
-    assert torch.autograd.gradcheck(lambda at: attended(*qkv, positions=at, **options), (positions,), atol=1e-6)
 
 
 @BY_KIND
@@ -244,23 +204,6 @@ def test_the_way_from_the_module_to_the_product_is_short(
 
 
 @BY_KIND
-def test_other_calls_change_neither_results_nor_pending_backward_passes(name: str) -> None:
-    """Also of another length or dtype, without gradients, and after a backward pass of the same call."""
-    feature_map, qkv, others = MAPS[name](0.0), leaves(2, 100), [leaves(2, 100, seed=1), leaves(1, 300, seed=2)]
-    others.append([x.detach().float().requires_grad_() for x in others[0]])
-    for rope, denominator in SETTINGS:
-        options: dict[str, Any] = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True)
-        expected = outputs_and_gradients(qkv, **options)
-        output = attended(*qkv, **options)
-        for other in others:
-            attended(*other, **options).sum().backward()
-            with torch.no_grad():
-                attended(*other, **options)
-            found = torch.autograd.grad(output, qkv, random(*output.shape, seed=99), retain_graph=True)
-            assert_identical([output.flatten(), torch.cat([x.flatten() for x in found])], expected[:2])
-
-
-@BY_KIND
 def test_threads_do_not_disturb_each_other(name: str) -> None:
     """Bit for bit what each call gives alone."""
     options: dict[str, Any] = dict(feature_map=MAPS[name](0.0), causal=True)
@@ -268,20 +211,6 @@ def test_threads_do_not_disturb_each_other(name: str) -> None:
     alone = [outputs_and_gradients(qkv, **options) for qkv in calls[:2]] * 8
     with ThreadPoolExecutor(2) as pool:
         assert_identical(list(pool.map(lambda qkv: outputs_and_gradients(qkv, **options), calls)), alone)
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_traced_attention_is_right_in_two_threads() -> None:
-    feature_map = FavorPlus(D, M)
-
-    def attend(*qkv: Tensor) -> Tensor:
-        return attended(*qkv, feature_map=feature_map, causal=True)
-
-    traced = torch.jit.trace(attend, tuple(random_qkv(2, HEADS, 100)), check_trace=False)
-    inputs = [random_qkv(2, HEADS, 100, seed=seed) for seed in range(2)] * 20
-    with ThreadPoolExecutor(2) as pool:
-        for found, qkv in zip(pool.map(lambda qkv: traced(*qkv), inputs), inputs, strict=True):
-            assert_near(found, attend(*qkv))
 
 
 @pytest.mark.parametrize("rope", ["after", "before", "none"])

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ReluFeatures, apply_rope
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope
 from linear_rope.features import Features, GivenFeatures, Hedgehog, Taylor
 from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import (
@@ -188,24 +188,6 @@ def test_long_sequences_with_many_features(name: str) -> None:
     assert_near(outputs_and_gradients(qkv, **options), expected)
 
 
-# Every two of a map, a strength, and resets or none.
-@pytest.mark.parametrize(
-    ("name", "strength", "resets"),
-    [
-        *(("favor+", 1e-4, False), ("favor+", 0.1, True), ("favor+", 20.0, False)),
-        *(("elu+1", 1e-4, True), ("elu+1", 0.1, False), ("elu+1", 20.0, True)),
-    ],
-)
-def test_more_than_one_block_with_strong_and_weak_decays(name: str, strength: float, resets: bool) -> None:
-    inputs = [*random_qkv(1, HEADS, 1100), some_decay(1, 1100, resets=resets, strength=strength)]
-    options: dict[str, Any] = dict(feature_map=FEW[name], causal=True)
-    expected = outputs_and_gradients(inputs, implementation="reference", **options)
-    low = [x.float() for x in inputs]
-    for form in IN_BLOCKS:
-        assert_near(outputs_and_gradients(inputs, implementation=form, **options), expected)
-    assert_near(outputs_and_gradients(low, **options), expected, 10 * TOLERANCES[torch.float32])
-
-
 @pytest.mark.parametrize(("loudness", "changed_to"), [(1, 100), (100, 0.01)])
 def test_the_future_changes_nothing(feature_map: FeatureMap, loudness: float, changed_to: float, form: str) -> None:
     """Also not where all keys of the past are far smaller in φ than one of the future, as loud keys are in FAVOR+."""
@@ -318,25 +300,6 @@ def test_what_is_next_to_nothing_is_as_the_definition_has_it(
             assert_near(*together, tolerance)
 
 
-@CAUSAL
-@pytest.mark.parametrize("decay", ["gate", "none"])
-def test_an_attention_of_small_features_learns(decay: str, causal: bool) -> None:
-    torch.manual_seed(0)
-    low = LinearRoPEAttention(16, 2, feature_map="elu+1", causal=causal, bias=True, decay=decay)
-    with torch.no_grad():
-        low.query.bias.fill_(-28)
-        low.key.bias.fill_(-28)
-    padding = nowhere(2, 40)
-    padding[0, :9] = padding[1, -9:] = True
-    x, found = random(2, 40, 16), []
-    for dtype in (torch.float32, torch.float64):
-        module = low.to(dtype)
-        y = module(x.to(dtype), key_padding_mask=padding)
-        gradients = torch.autograd.grad(y, [*module.parameters()], random(*y.shape, seed=9).to(dtype))
-        found.append([each.detach().double() for each in (y, *gradients)])
-    assert_near(*found, 10 * TOLERANCES[torch.float32])
-
-
 def test_a_query_that_sees_no_key_gives_zeros(feature_map: FeatureMap, form: str) -> None:
     mask = nowhere(2, 67)
     mask[0], mask[1, :66] = True, True
@@ -402,16 +365,6 @@ def test_sums_without_a_denominator_are_cut_off_and_stay_finite(causal: bool) ->
             assert_near(outputs_and_gradients(qkv, feature_map=phi, implementation=form, **options), expected, 1e-9)
 
 
-@pytest.mark.parametrize("denominator", ["unrotated", "none"])
-def test_shifting_all_positions_changes_nothing(denominator: str, feature_map: FeatureMap) -> None:
-    """Rotation after the map sees distances only. (Before a map it does so in the expectation over draws only.)"""
-    qkv = [x.float() for x in random_qkv(1, HEADS, 100)]
-    options: dict[str, Any] = dict(feature_map=feature_map, denominator=denominator, causal=True)
-    expected = attended(*qkv, **options)
-    for shift in (1, 1000, 100_000):
-        assert_near(attended(*qkv, positions=torch.arange(100) + shift, **options), expected, 1e-5)
-
-
 def test_eq_19_weights_are_signed_and_their_rows_do_not_sum_to_one() -> None:
     """A property of the published equation that must not be hidden by clamping or normalising."""
     q, k, _ = random_qkv(1, 1, 200)
@@ -468,19 +421,6 @@ def test_no_gradient_passes_a_reset_not_even_rounding_errors(phi: FeatureMap, le
     expected = gradients_of(alone, loud, feature_map=phi, implementation="reference")
     for found, wanted in zip(gradients_of(inputs, loud, feature_map=phi, implementation=form), expected, strict=True):
         assert_near(found[:, :, :start].double(), wanted, 10 * TOLERANCES[torch.float32])
-
-
-@CAUSAL
-@pytest.mark.parametrize("start", [1, 40])
-@FEW_MAPS
-def test_a_segment_of_padding_alone_sees_nothing(phi: FeatureMap, causal: bool, start: int) -> None:
-    inputs, padding = [*random_qkv(1, HEADS, 70), torch.zeros(1, HEADS, 70)], nowhere(1, 70)
-    inputs[3][..., start], padding[:, :start] = -torch.inf, True
-    options: dict[str, Any] = dict(feature_map=phi, causal=causal, key_padding_mask=padding)
-    expected = outputs_and_gradients(inputs, implementation="reference", **options)
-    assert not expected[0].unflatten(0, (1, HEADS, 70, -1))[:, :, :start].any()
-    for form in IN_BLOCKS:
-        assert_near(outputs_and_gradients(inputs, implementation=form, **options), expected)
 
 
 @CAUSAL

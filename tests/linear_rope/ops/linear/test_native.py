@@ -15,7 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, kernels, linear_attention
 from linear_rope.ops.linear import native
-from linear_rope.ops.linear.call import Call, Result
+from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import TENSORS, attend
 from tests.linear_rope.ops.linear.test_triton import everything, with_features
 from tests.linear_rope.tensors import TOLERANCES, assert_near, random, random_qkv
@@ -156,10 +156,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads, causal):
         assert all(map(torch.equal, found[0], other))
 
 
-CALLS = pytest.mark.parametrize("make", [everything, with_features])
-
-
-@CALLS
+@pytest.mark.parametrize("make", [everything, with_features])
 def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
     """Also where the operator is called by hand, past all other checks."""
     call = make(heads=3)
@@ -222,29 +219,6 @@ def test_a_sign_that_pytorch_has_not_yet_applied_counts():
     assert torch.equal(linear_attention(q, k, v, **options), linear_attention(q, k, v.clone(), **options))
 
 
-@CALLS
-@pytest.mark.parametrize("way", ["spread", "far", "heads inside", "expanded"])
-def test_where_a_tensor_lies_in_memory_does_not_matter(make, way):
-    def moved(x):
-        if way == "spread":
-            return torch.stack((x, x), dim=-1)[..., 0]
-        if way == "far":  # 256 KiB from one to the next
-            return x.new_empty(*x.shape[:-1], 2**15)[..., : x.shape[-1]].copy_(x)
-        if way == "heads inside":
-            return x.transpose(0, 1).contiguous().transpose(0, 1)
-        return x[:1].expand(x.shape)  # every sequence is the first, at the same address
-
-    call = make(heads=3)
-    places = {n: moved(x) for n in TENSORS if n != "constant" and (x := getattr(call, n)) is not None}
-    found = []
-    for tensors in ({name: x.contiguous() for name, x in places.items()}, places):
-        leaves = {n: tensors[n].detach().requires_grad_() for n in ("q", "k", "v", "memory", "key_sum")}
-        result = attend(call._replace(**tensors | leaves), "native")
-        loss = result.output.sum() + result.memory.sum()
-        found.append([*result[: Result._fields.index("weights")], *torch.autograd.grad(loss, list(leaves.values()))])
-    assert all(map(torch.equal, *found))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     qkv = [x.to(dtype) for x in random_qkv(2, 2, 70, width=8)]
@@ -286,19 +260,6 @@ def test_which_tokens_take_the_short_way(monkeypatch):
     y, found = steps(plain, change=twice)
     assert found == 0
     torch.testing.assert_close(y.a, expected, rtol=1e-10, atol=1e-10)
-
-
-def test_the_state_of_another_feature_map_is_refused():
-    maps = [FavorPlus(4, 4), EluPlusOne(4)]
-    x = torch.randn(1, 3, 12)
-    for mine, other in (maps, maps[::-1]):
-        attention, another = (LinearRoPEAttention(12, 3, feature_map=each, causal=True) for each in (mine, other))
-        _, state = another.prefill(x)
-        for grad in (True, False):
-            with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="with another feature_map"):
-                attention.step(x[:, :1], state)
-            with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="with another feature_map"):
-                attention.prefill(x, state=state)
 
 
 @pytest.mark.parametrize("denominator", ["unrotated", "rotated", "none"])

@@ -122,7 +122,7 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
     if kind == "given":
         tensors |= {name: tensors[name].abs() + 0.1 for name in "qk"}
     if keys == length and draw.happens(0.5):
-        log_decay = -draw.between_0_and_1(batch, heads, length) * draw.choice((0.01, 1))
+        log_decay = -draw.between_0_and_1(batch, heads, length) * draw.choice((1e-4, 0.01, 1, 20))
         if draw.happens(0.3):
             log_decay[draw.between_0_and_1(batch, heads, length) < 0.1] = -torch.inf
         tensors["log_decay"] = log_decay

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, linear_attention
+from linear_rope import EluPlusOne, LinearRoPEAttention, linear_attention
 from linear_rope.ops.linear import native, operator, triton_form
 from linear_rope.ops.linear.call import Call, Gradients, Result
 from linear_rope.ops.linear.operator import FIELDS, TENSORS, attend
@@ -116,17 +116,6 @@ def test_values_and_gradients_are_the_oracle_s(kind: str, way: str) -> None:
             assert_form(tensors, way, kind, rope=rope, denominator=denominator, positions=positions)
 
 
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("denominator", ["unrotated", "none"])
-@KIND
-@pytest.mark.parametrize("length", [1, 16, 70])
-def test_queries_of_another_sequence(kind: str, length: int, denominator: str) -> None:
-    """In pieces, of which there are others for queries and for keys."""
-    positions = random(length, seed=12) * 9, random(LENGTH, seed=13) * 9
-    tensors = inputs("both ways", length=length, keys=LENGTH)
-    assert_form(tensors, "both ways", kind, positions=positions, denominator=denominator)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @WAY
 @pytest.mark.parametrize("kind", ["favor+", "favor+hyperbolic", "elu+1"])
@@ -195,41 +184,6 @@ def test_the_bits_do_not_depend_on_the_sequences_beside_it_nor_on_the_run(way: s
     upstream = random(*both[0].shape, seed=9).to(both[0])[1:]
     second = [output.detach(), *torch.autograd.grad(output, list(leaves.values()), upstream)]
     assert all(torch.equal(x[1:], y) for x, y in zip(both, second, strict=True))
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("place", ["spread", "heads inside", "transposed", "expanded"])
-def test_where_a_tensor_lies_in_memory_does_not_matter(
-    place: str, causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def moved(x: Tensor) -> Tensor:
-        if place == "spread":
-            return x.repeat_interleave(2, dim=-1)[..., ::2]
-        if place == "heads inside":
-            return x.transpose(1, 2).contiguous().transpose(1, 2)
-        if place == "transposed":
-            return x.mT.contiguous().mT
-        return x[:, :1, :, :1].expand(x.shape)
-
-    contiguous = Tensor.contiguous
-
-    def checked(x: Tensor) -> Tensor:
-        assert x.shape[2:] not in ((LENGTH, WIDTH), (LENGTH, VALUES)) or x.is_contiguous()
-        return contiguous(x)
-
-    qkv = [moved(x.float().to(DEVICE)) for x in inputs("causal", heads=2).values()]
-    grad = moved(random(1, 2, LENGTH, VALUES, seed=9).float().to(DEVICE))
-    found = []
-    for x in (qkv, [x.contiguous() for x in qkv]):
-        leaves = [y.detach().requires_grad_() for y in x]
-        feature_map: Any = FavorPlus(WIDTH, FEATURES).to(DEVICE) if causal else EluPlusOne()
-        options = {"feature_map": feature_map, "causal": causal, "rope": "after" if causal else "none"}
-        with monkeypatch.context() as patch:
-            if causal and not found:  # no copies of what lies somewhere else
-                patch.setattr(Tensor, "contiguous", checked)
-            output = linear_attention(*leaves, **options, implementation="triton")
-            found.append([output, *torch.autograd.grad(output, leaves, grad if not found else grad.clone())])
-    assert all(map(torch.equal, *found))
 
 
 @KIND
