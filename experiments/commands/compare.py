@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from experiments.commands.flow import run_plan
 from experiments.commands.plan import data_sets_of, make_plan
-from experiments.commands.run_one import run_plan
 from experiments.comparison import Comparison, load
 from experiments.options import ALL, BENCHMARK, as_words, run_options
 from experiments.run.signals import Stopped

@@ -28,7 +28,7 @@ from experiments.train.schedule import fall_begins
 from experiments.train.steps import Steps
 from experiments.train.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant
-from linear_rope.ops.linear import native, triton_form
+from linear_rope import kernels
 
 
 def print_head(console: Console, comparison: Comparison, corpus: Data, place: Place) -> None:
@@ -38,45 +38,38 @@ def print_head(console: Console, comparison: Comparison, corpus: Data, place: Pl
     console.print(
         f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
         f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {at_a_time} on "
-        f"{comparison.machine['device']}; causal linear attention: {_kernel(place.device)}",
+        f"{comparison.machine['device']}; {_kernel(place.device)}",
         soft_wrap=True,
     )
 
 
 def _kernel(device: torch.device) -> str:
-    """What computes causal linear attention in float32 on a device."""
-    if native.takes(torch.float32, device):
-        return native.description()
-    if device.type == "cuda" and triton_form.takes(torch.float32, device):
-        return "Triton where it is proved on this GPU, else the chunked form in PyTorch"
-    why_not = f" (native kernel: {native.description()})" if device.type == "cpu" else ""
-    return f"the chunked form in PyTorch{why_not}"
+    """What of causal linear attention this machine has for a device."""
+    name = "native" if device.type == "cpu" else "triton"
+    return f"{name} kernel: {kernels()[name]}"
 
 
 def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: Objective, place: Place) -> None:
     print_head(console, comparison, objective.corpus, place)
     console.print("measuring a training step of each variant (one layer, few sequences)")
     seconds_of = estimated_seconds(plan.variants, plan.config, objective, place.device)
-    seeds, rates = len(comparison.seeds), comparison.learning_rates
+    rates = comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
     total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(plan.variants, comparison.variants, strict=True):
-        own, seconds = plan.configs[variant.name], seconds_of[variant.name]
-        is_tuned = bool(rates) and "learning_rate" not in variant.settings
-        tried = fewest_trials(len(rates), comparison.rate_seeds) if is_tuned else 0
-        # The trials at the best rate are the variant's runs with their seeds.
-        mine = seeds + tried - (comparison.rate_seeds if is_tuned else 0)
-        total, runs, trials = total + seconds * mine, runs + mine, trials + tried
-        tokens += mine * own.steps * own.tokens_per_step
+        own, seconds, count = plan.configs[variant.name], seconds_of[variant.name], len(comparison.seeds)
+        if rates and "learning_rate" not in variant.settings:
+            tried = fewest_trials(len(rates), comparison.rate_seeds)
+            # The trials at the best rate are the variant's runs with their seeds.
+            trials, count = trials + tried, count + tried - comparison.rate_seeds
         sizes = described.parameters, described.position_parameters, own.steps * own.tokens_per_step
-        table.add_row(variant.name, str(mine), *(f"{size:,}" for size in sizes), duration(seconds))
+        total, runs, tokens = total + count * seconds, runs + count, tokens + count * sizes[-1]
+        table.add_row(variant.name, str(count), *(f"{size:,}" for size in sizes), duration(seconds))
     console.print(table)
     if trials:
         console.print(
-            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}): each with the first "
-            f"seed, the best and its neighbours with {comparison.rate_seeds}; those at the best are the variant's own "
-            "runs. That is the least: where the best stands at an edge of the grid, rates beyond it are tried too, up "
-            f"to {MOST_BEYOND} at each edge",
+            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}), or more: where the "
+            f"best stands at an edge of the grid, up to {MOST_BEYOND} beyond it are tried too",
             soft_wrap=True,
         )
     at_once = min(place.workers or 1, runs)

@@ -1,15 +1,13 @@
-"""The run command: its options, and what it runs: one comparison, one of each data set, or all of them."""
+"""The run command and its options."""
 
 from typing import Annotated, TypedDict
 
 from cyclopts import Group, Parameter
 from docstring_parser import parse_from_object
 
-from experiments.commands.plan import data_sets_of, make_plan
-from experiments.commands.run_one import run_plan
+from experiments.commands.flow import run_study
 from experiments.config import SETTINGS, Config
-from experiments.console import say_that_it_loads
-from experiments.options import ALL, BENCHMARK, KINDS, RunOptions, all_values, flag, is_given, run_options
+from experiments.options import KINDS, RunOptions, all_values, flag, is_given, run_options
 
 SETTINGS_GROUP = Group("What every run is trained with (here what cpu has; --preset sets most of it)", sort_key=2)
 OPTIONS_GROUP = Group("Options", sort_key=1)
@@ -45,22 +43,3 @@ def run(
         study: name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark"
     """
     return run_study(run_options(study, given, words))
-
-
-def run_study(options: RunOptions) -> int:
-    """Run a study, or all of them. Returns the exit status; raises as ``run_plan``."""
-    if options.study == ALL:
-        say_that_it_loads("run all")
-        from experiments.commands.run_several import run_all
-
-        return run_all(options, run_study)
-    if options.study == BENCHMARK:
-        say_that_it_loads("run benchmark")
-        from experiments.commands.run_benchmark import run_benchmark
-
-        return run_benchmark(options)
-    if of_data := data_sets_of(options):
-        from experiments.commands.run_several import run_data_sets
-
-        return run_data_sets(options, of_data)
-    return run_plan(make_plan(options))

@@ -20,7 +20,6 @@ from experiments.commands.estimate import estimated_seconds
 from experiments.commands.pack import pack
 from experiments.commands.plan import check_together, make_plan
 from experiments.commands.run_measurements import run_measurements
-from experiments.commands.run_one import exit_status
 from experiments.commands.run_training import run_training
 from experiments.config import Config
 from experiments.console import command_line, duration, make_console, printable
@@ -241,12 +240,13 @@ class _Driver:
             if limit and limit.reached:
                 break
         self.console.rule()
-        status = exit_status(self.console, failed)
+        for task in failed:
+            self.console.print(f"{task} is not done; the same command tries it again")
         if limit and limit.reached:
             runs, hours = self.left(comparisons, set())
             self.console.print(f"{runs} runs are left, about {hours:.1f} hours of one core; to go on:", soft_wrap=True)
             self.console.print(f"  {command_line(self.options.words)}", soft_wrap=True)
-        return status
+        return EXIT_FAILED if failed else 0
 
     def _do(self, each: Comparison, limit: TimeLimit | None) -> int:
         """Train or measure what is missing of a comparison, and pack it. Returns the exit status."""

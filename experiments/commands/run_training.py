@@ -13,14 +13,14 @@ from experiments.commands.estimate import estimated_seconds, print_head, print_p
 from experiments.commands.place import Place, place_of
 from experiments.commands.plan import Plan
 from experiments.config import Config
-from experiments.console import command_line, duration, make_console
+from experiments.console import command_line, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.objects import Run
 from experiments.records import environment, store
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import check_free, only_one_run
-from experiments.records.record import TRIALS, read_comparison, run_directory, run_status, write_record
+from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status, write_record
 from experiments.records.schema import Comparison, Origin
 from experiments.report.report import result_table, write_report
 from experiments.run.display import Display
@@ -97,16 +97,12 @@ class _Trainer:
     plugins: list[Origin] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
 
-    @property
-    def root(self) -> Path:
-        return self.plan.root
-
     def begin(self, comparison: Comparison) -> None:
         """Write what the runs are of."""
         self.plugins = note_plugins(comparison, self.plan.options)
         # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
-        self.objective.save(self.root)
-        write_record(self.root / "comparison.json", comparison)
+        self.objective.save(self.plan.root)
+        write_record(self.plan.root / "comparison.json", comparison)
 
     def training(self, at: Path, what: Comparison) -> Training:
         """What the runs of a comparison share."""
@@ -138,57 +134,41 @@ class _Trainer:
             self.console.print(f"{done} of {len(runs)} runs are done already")
         if not runs:
             return
-        if self.plan.limit:
-            self._estimate(self.plan.limit, training, [run for run in runs if not training.is_finished(run)])
+        if limit := self.plan.limit:
+            self._estimate(limit, training, [run for run in runs if not training.is_finished(run)])
             # What has failed is tried again when the others have had their turn.
             runs = sorted(runs, key=lambda run: run_status(at, *run).state == "failed")
         silence = self.plan.options.run_timeout
         with Display(self.console, runs, done, training.config.steps, self.objective.loss_unit) as display:
-            for event in follow(training, runs, self.place.launcher, silence, self.plan.limit):
+            for event in follow(training, runs, self.place.launcher, silence, limit):
                 display.show(event)
-                if isinstance(event, Ended) and event.state != "done" and not self._had_no_time(event):
+                had_no_time = limit is not None and limit.reached and getattr(event, "state", "") == "queued"
+                if isinstance(event, Ended) and event.state != "done" and not had_no_time:
                     self.failures[at, event.run] = event
-
-    def _had_no_time(self, ended: Ended) -> bool:
-        return self.plan.limit is not None and self.plan.limit.reached and ended.state == "queued"
 
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take: what runs took before on this machine, or else by trial steps."""
         limit.steps = training.config.steps
         every = dict.fromkeys(without_rate(run.variant) for run in runs)
-        if read_comparison(self.root).machine == environment.machine(self.place.device):
-            limit.of_run = recorded_seconds(self.root, [*every], training.config.steps) | limit.of_run
+        if read_comparison(self.plan.root).machine == environment.machine(self.place.device):
+            limit.of_run = recorded_seconds(self.plan.root, [*every], training.config.steps) | limit.of_run
         if names := [name for name in every if name not in limit.of_run]:
             self.console.print("estimating how long runs take, from a few trial steps of each variant")
             variants = map(get_variant, names)
             limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.place.device)
 
     def tell_what_is_left(self, comparison: Comparison) -> None:
-        """Say how much there was no time for, if anything."""
+        """Say how many runs there was no time for, if any."""
         if not (self.plan.limit and self.plan.limit.reached):
             return
-        training, failed = self.training(self.root, comparison), {run for _, run in self.failures}
-        trials = tuning.trials_left(self.root, comparison)
+        failed, steps = {run for _, run in self.failures}, comparison.config["steps"]
+        trials = tuning.trials_left(self.plan.root, comparison)
         # The first seeds of a variant that waits for its rate are trained as trials.
-        of_trials = {Run(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
-        runs = [run for run in runs_by_seed(comparison) if run not in failed | of_trials]
-        runs = [run for run in runs if not training.is_finished(run)]
-        self._estimate(self.plan.limit, training, [*runs, *of_trials])
-        seconds = sum(self.plan.limit.seconds(training.job(run)) for run in runs)
-        seconds += sum(number * self.plan.limit.of_run[name] for name, number in trials.items())
-        number, least = len(runs) + sum(trials.values()), " or more" * bool(trials)
-        told = f", {sum(trials.values())} of them trials of learning rates" * bool(trials)
-        workers = self.place.workers or 1
-        self.console.print(
-            f"{number} runs{least} are left that there was no time for (--for){told}, about "
-            f"{duration(seconds / workers)} {'one' if workers == 1 else workers} at a time; the same command goes on",
-            soft_wrap=True,
-        )
-
-    def reuse_trials(self, comparison: Comparison) -> None:
-        """The trials at a variant's best rate are its runs with their seeds."""
-        if (self.root / TRIALS).is_dir():
-            self.reusable = reusable_runs(self.root / TRIALS, comparison.notes) | self.reusable
+        of_trials = {(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
+        runs = [run for run in {*comparison.runs} - failed - of_trials if not is_finished(self.plan.root, *run, steps)]
+        number = f"{len(runs) + sum(trials.values())} runs{' or more' * bool(trials)}"
+        told = f"{number} are left that there was no time for (--for); the same command goes on"
+        self.console.print(told, soft_wrap=True)
 
     def tell_failures(self) -> None:
         for (at, run), ended in self.failures.items():
@@ -202,24 +182,24 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
     """Write what every run needs that is not done, for the train command. Returns the exit status."""
     if waiting := untuned(comparison):
         raise ValueError(f"{waiting[0].name} has no learning rate yet; give the command without --prepare")
-    root, console = trainer.root, trainer.console
+    root, console = trainer.plan.root, trainer.console
     trainer.begin(comparison)
     jobs = prepare_runs(trainer.training(root, comparison), [Run(*run) for run in comparison.runs])
     console.print(f"{len(jobs)} runs are prepared; each has a command of its own, such as", soft_wrap=True)
-    for job in jobs[:1]:
-        console.print(f"  {command_line(['train', str(job.directory)])}", soft_wrap=True)
+    console.print(*(f"  {command_line(['train', str(job.directory)])}" for job in jobs[:1]), soft_wrap=True)
     console.print("when all have ended, the same command without --prepare writes the report", soft_wrap=True)
     return 0
 
 
 def _train_and_report(trainer: _Trainer, comparison: Comparison) -> int:
-    root, console = trainer.root, trainer.console
+    root, console = trainer.plan.root, trainer.console
     remove_leftovers(root)
     trainer.begin(comparison)
     for note in (*comparison.notes, *_short_of_the_peak(trainer.plan.config)):
         console.print(f"note: {note}", soft_wrap=True)
     _tune(trainer, comparison)
-    trainer.reuse_trials(comparison)
+    if (root / TRIALS).is_dir():  # those at a variant's best rate are its runs with their seeds
+        trainer.reusable = reusable_runs(root / TRIALS, comparison.notes) | trainer.reusable
     waiting = untuned(comparison)
     ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
     if ready.variants:
@@ -242,7 +222,8 @@ def leaves_the_report(trainer: _Trainer) -> bool:
 
 
 def _measure_and_report(trainer: _Trainer, comparison: Comparison) -> Path:
-    root, study, objective, config = trainer.root, trainer.plan.study, trainer.objective, Config(**comparison.config)
+    root, study, objective = trainer.plan.root, trainer.plan.study, trainer.objective
+    config = Config(**comparison.config)
     trainer.console.print("measuring the trained models and writing the report")
     # Now and not before: of long runs they take a while, which training need not wait for.
     comparison.floors = floors_of(objective, config, comparison.every_floor)
@@ -273,7 +254,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> None:
     variants = untuned(comparison)
     if not variants:
         return
-    root, at = trainer.root, trainer.root / TRIALS
+    root, at = trainer.plan.root, trainer.plan.root / TRIALS
     rates = ", ".join(map(str, comparison.learning_rates))
     where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
     trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
@@ -304,8 +285,7 @@ def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
         rate = comparison.config["learning_rate"] if search.rate is None else search.rate
         variant.settings = variant.settings | {"learning_rate": rate}
         variant.not_tuned = search.not_tuned if comparison.rate_seeds else ""
-        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
-        if search.rate is None:
-            remark = " (the comparison's: it diverged at all of them)"
-        console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
+        remark = f"not tuned: {variant.not_tuned}" if variant.not_tuned else ""
+        remark = "the comparison's: it diverged at all of them" if search.rate is None else remark
+        console.print(f"  {variant.name}: {rate}{f' ({remark})' if remark else ''}", soft_wrap=True)
     write_record(root / "comparison.json", comparison)

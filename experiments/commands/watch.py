@@ -32,8 +32,8 @@ WIDE = 70
 CURVES_HEIGHT, FEWEST_ROWS, MOST_REASONS = 14, 5, 3
 FEW, LONGEST_INTERVALS = 120.0, 10
 """seconds, and intervals between rows, that a run may write nothing before it is called silent"""
-ORDER = ("running", "failed", "damaged", "queued", "done")
-"""of states: what is of least interest is left out first"""
+ORDER = {"running": "", "failed": "red", "damaged": "red", "queued": "", "done": "green"}
+"""states and their colours; what is of least interest comes last, and is left out first"""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class Follower:
 
     def _roots(self) -> list[Path]:
         """The directory, and those in it: trials of learning rates, or comparisons of several data sets."""
-        places = [self._directory, *sorted(path.parent for path in self._directory.glob("*/comparison.json"))]
-        return [place for place in places if (place / "comparison.json").exists()]
+        records = *self._directory.glob("comparison.json"), *sorted(self._directory.glob("*/comparison.json"))
+        return [path.parent for path in records]
 
     def _progress(self, root: Path, now: float) -> Progress:
         comparison = self._once(root / "comparison.json", lambda: read_comparison(root))
@@ -199,9 +199,10 @@ def frame(found: list[Progress], width: int, height: int | None = None) -> Rende
 
 
 def _comparison(progress: Progress, width: int, height: int | None) -> RenderableType:
+    names = [variant.name for variant in progress.comparison.variants]
     letters = {
-        variant.name: (ascii_letters[index % len(ascii_letters)], COLOURS[index % len(COLOURS)])
-        for index, variant in enumerate(progress.comparison.variants)
+        name: Text(ascii_letters[index % len(ascii_letters)], COLOURS[index % len(COLOURS)])
+        for index, name in enumerate(names)
     }
     curves = _curves(progress, letters, width)
     failed = [each for each in progress.runs if each.state in ("failed", "damaged")][:MOST_REASONS]
@@ -209,31 +210,31 @@ def _comparison(progress: Progress, width: int, height: int | None) -> Renderabl
     # The head, the table's, what was left out, and a line for the cursor.
     taken = 5 + len(reasons) + (CURVES_HEIGHT + 2 if curves else 0)
     room = len(progress.runs) if height is None else max(FEWEST_ROWS, height - taken)
-    shown = sorted(progress.runs, key=lambda each: ORDER.index(each.state))[:room]
+    shown = sorted(progress.runs, key=lambda each: [*ORDER].index(each.state))[:room]
     states = ", ".join(f"{count} {state}" for state, count in sorted(progress.counts.items()))
     left = "" if math.isnan(progress.seconds_left) else f"; about {duration(progress.seconds_left)} left"
     head = Text(f"{printable(str(progress.root))}: {states}{left}", "bold")
-    more = len(progress.runs) - len(shown)
-    left_out = [Text(f"and {more} more", "dim")] if more else []
+    left_out = [Text(f"and {len(progress.runs) - room} more", "dim")] if room < len(progress.runs) else []
     return Group(head, _table(progress, shown, letters, width), *left_out, *reasons, *curves)
 
 
-def _table(progress: Progress, runs: list[RunProgress], letters: dict[str, tuple[str, str]], width: int) -> Table:
-    steps, wide = int(progress.comparison.config["steps"]), width >= WIDE
+def _table(progress: Progress, runs: list[RunProgress], letters: dict[str, Text], width: int) -> Table:
+    steps, columns = int(progress.comparison.config["steps"]), 7 if width >= WIDE else 5
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("run")  # a name that is too long is cut, and nothing else
-    table.add_column("state", no_wrap=True)
-    for name in ("step", "loss", *(("validation", "tokens/s") if wide else ())):
-        table.add_column(name, no_wrap=True, justify="right")
+    for place, name in enumerate(("", "run", "state", "step", "loss", "validation", "tokens/s")[:columns]):
+        # A name that is too long is cut, and nothing else.
+        table.add_column(name, no_wrap=name != "run", justify="right" if place > 2 else "left")
     for each in runs:
-        cells = [_state(each), Text(f"{each.step}/{steps}" if wide else str(each.step))]
-        cells.append(_number(each.newest.get("loss", nan)))
-        if wide:
-            cells.append(_number(next(reversed(each.validation.values()), nan)))
-            cells.append(_number(each.newest.get("tokens_per_second", nan), ",.0f"))
-        called = Text(str(each.run), no_wrap=True, overflow="ellipsis")
-        table.add_row(Text(*letters[each.run.variant]), called, *cells)
+        cells = [
+            letters[each.run.variant],
+            Text(str(each.run), no_wrap=True, overflow="ellipsis"),
+            _state(each),
+            Text(f"{each.step}/{steps}" if width >= WIDE else str(each.step)),
+            _number(each.newest.get("loss", nan)),
+            _number(next(reversed(each.validation.values()), nan)),
+            _number(each.newest.get("tokens_per_second", nan), ",.0f"),
+        ]
+        table.add_row(*cells[:columns])
     return table
 
 
@@ -243,14 +244,14 @@ def _state(each: RunProgress) -> Text:
         return Text(f"silent {duration(each.silent)}", "yellow")
     if each.state == "running" and not math.isnan(each.seconds_left):
         return Text(f"{duration(each.seconds_left)} left")
-    return Text(each.state, {"done": "green", "failed": "red", "damaged": "red"}.get(each.state, ""))
+    return Text(each.state, ORDER[each.state])
 
 
 def _number(value: float, form: str = ".3f") -> Text:
     return Text("" if math.isnan(value) else format(value, form))
 
 
-def _curves(progress: Progress, letters: dict[str, tuple[str, str]], width: int) -> list[RenderableType]:
+def _curves(progress: Progress, letters: dict[str, Text], width: int) -> list[RenderableType]:
     """The validation curves, each drawn with its variant's letter; none as long as there are no two points."""
     curves = {variant: curve for variant, curve in progress.curves.items() if len(curve) > 1}
     if not curves:
@@ -259,15 +260,8 @@ def _curves(progress: Progress, letters: dict[str, tuple[str, str]], width: int)
     figure.clear()
     figure.plot_size(width, CURVES_HEIGHT)
     for variant, curve in curves.items():
-        figure.draw(figure.signal([*curve], [*curve.values()], marker=letters[variant][0]).lines())
-    colours = dict(letters.values())
-    drawn = Text()
-    for line in figure.build().string(colorless=True).splitlines():
-        inside = False  # of the frame
-        for character in line:
-            inside = inside or character in "│┤"
-            drawn.append(character, colours.get(character) if inside else None)
-        drawn.append("\n")
-    drawn.rstrip()
-    objective = progress.comparison.objective
-    return [Text(f"{objective.quantity}, validation split, by step"), drawn]
+        figure.draw(figure.signal([*curve], [*curve.values()], marker=letters[variant].plain).lines())
+    drawn = Text(figure.build().string(colorless=True).rstrip())
+    for letter in letters.values():
+        drawn.highlight_words([letter.plain], str(letter.style))
+    return [Text(f"{progress.comparison.objective.quantity}, validation split, by step"), drawn]

@@ -1,22 +1,23 @@
-"""The run command for several comparisons, one after the other: of each data set of a study, or of every reference.
+"""What ``run`` runs: one comparison, one of each data set of a study, or every reference.
 
 Each is a run of its own: what is done is not repeated, so the same command goes on after a stop.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.commands.plan import MEASURED, Plan, check_together, make_plan, nothing_to_do
-from experiments.commands.run_one import exit_status, run_plan
-from experiments.console import command_line, make_console, printable
+from rich.console import Console
+
+from experiments.commands.plan import MEASURED, Plan, check_together, data_sets_of, make_plan, nothing_to_do
+from experiments.console import command_line, make_console, printable, say_that_it_loads
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
-from experiments.errors import RunFailed
+from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.extensions import choices
 from experiments.judge import references
-from experiments.options import BENCHMARK, RunOptions, as_words, run_options
+from experiments.options import ALL, BENCHMARK, RunOptions, as_words, run_options
 from experiments.presets import PRESETS, size_of
 from experiments.run.time_limit import TimeLimit, parse_time
 from experiments.studies.registry import STUDIES
@@ -26,7 +27,46 @@ EVERYWHERE = tuple("preset data_dir device workers nproc shard run_timeout launc
 RUNS = Path("results/runs")
 
 
-def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
+def run_study(options: RunOptions) -> int:
+    """Run a study, or all of them. Returns the exit status; raises as ``run_plan``."""
+    if options.study == ALL:
+        return run_all(options)
+    if options.study == BENCHMARK:
+        say_that_it_loads("run benchmark")
+        from experiments.commands.run_benchmark import run_benchmark
+
+        return run_benchmark(options)
+    if of_data := data_sets_of(options):
+        return run_data_sets(options, of_data)
+    return run_plan(make_plan(options))
+
+
+def run_plan(plan: Plan) -> int:
+    """Make a comparison, if there is anything to do. Returns the exit status.
+
+    Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
+    """
+    if said := nothing_to_do(plan):
+        print(said)
+        return 0
+    say_that_it_loads(f"run {plan.options.study}")
+    # From here on, because these load PyTorch.
+    from experiments.commands.run_measurements import run_measurements
+    from experiments.commands.run_training import run_training
+    from experiments.records.store import check_directory
+
+    check_directory(plan.root)
+    return run_training(plan) if plan.study.variants else run_measurements(plan)
+
+
+def _exit_status(console: Console, failed: list[str]) -> int:
+    """That of several comparisons; says which of them have ``failed``."""
+    for name in failed:
+        console.print(f"{name} is not done; the same command tries it again")
+    return EXIT_FAILED if failed else 0
+
+
+def run_all(options: RunOptions) -> int:
     """Run every reference, or at another preset than cpu every study with its own variants. Returns the exit status.
 
     A run that several of them need, with all the same, is trained once. Raises ValueError if an option is not one of
@@ -45,14 +85,14 @@ def run_all(options: RunOptions, run_one: Callable[[RunOptions], int]) -> int:
         try:
             each = _options_of(name, options)
             console.print(command_line(each.words), soft_wrap=True)
-            if run_one(each):
+            if run_study(each):
                 failed.append(name)
         except (RunFailed, ValueError) as error:  # its data are not here, say: that keeps no other from running
             console.print(f"error: {printable(str(error))}", soft_wrap=True)
             failed.append(name)
     console.rule()
     console.print(f"{len(names) - len(failed)} of {len(names)} are done")
-    return exit_status(console, failed)
+    return _exit_status(console, failed)
 
 
 def _options_of(name: str, options: RunOptions) -> RunOptions:
@@ -81,7 +121,7 @@ def run_data_sets(options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]
     if (root / "comparison.json").exists():
         raise ValueError(f"--out {root} holds one comparison, and there is to be one of each data set; give another")
     plans = {name: _plan_of(name, options, limit) for name in data_sets}
-    left_out, missing = _left_out(plans, data_sets)
+    left_out = _left_out(plans, data_sets)
     for number, (name, plan) in enumerate(plans.items(), start=1):
         console.rule(f"{number} of {len(plans)}: {name}")
         if name in left_out:
@@ -97,11 +137,9 @@ def run_data_sets(options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]
     console.rule()
     if not options.dry_run:
         console.print(f"report of all: {_report_of_all(root)}", soft_wrap=True)
-    for name in missing:
-        console.print(f"{name} was left out, because it is not here; the command `data` tells how to get it")
     if limit and limit.reached:
         console.print("the time is up (--for); the same command goes on")
-    return exit_status(console, failed)
+    return _exit_status(console, failed)
 
 
 def _plan_of(name: str, options: RunOptions, limit: TimeLimit | None) -> Plan:
@@ -110,11 +148,9 @@ def _plan_of(name: str, options: RunOptions, limit: TimeLimit | None) -> Plan:
     return make_plan(replace(options, settings=settings, out=out, words=words), limit=limit)
 
 
-def _left_out(
-    plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, str], list[str]]:
-    """Why some are left out, by name, and those of them that cannot be had. Raises ValueError if none can be."""
-    left_out, missing = dict[str, str](), list[str]()
+def _left_out(plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Why some are left out, by name. Raises ValueError if one is here and damaged, or none can be had."""
+    left_out = dict[str, str]()
     for name, plan in plans.items():
         options, other = plan.options, data_sets[name].get("instead_of")
         if other in plans and other not in left_out:
@@ -125,12 +161,11 @@ def _left_out(
                 load_data(name, options.data_dir, may_download=not options.dry_run)
         except ValueError as error:
             if DATA_SETS[name].find(resolve_data_dir(options.data_dir)) is not None:
-                raise  # it is here and damaged
+                raise
             left_out[name] = printable(str(error))
-            missing.append(name)
     if len(left_out) == len(plans):
-        raise ValueError(f"none of {', '.join(missing)} is here; the command `data` tells how to get them")
-    return left_out, missing
+        raise ValueError(f"none of {', '.join(left_out)} is here; the command `data` tells how to get them")
+    return left_out
 
 
 def _report_of_all(root: Path) -> Path:
