@@ -7,14 +7,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-import torch
 
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, whole
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
 from experiments.studies.tables import RUN, Table
-from experiments.train.classification import Classification
+from experiments.train.classification import Classification, classify
 from experiments.train.trained_models import trained_models
 
 CANDIDATES = 120
@@ -42,22 +41,22 @@ def collect_answers(root: Path, comparison: Comparison, objective: Classificatio
     notes, settings = list[str](), {variant.name: variant.settings for variant in comparison.variants}
     first = msgspec.structs.replace(comparison, seeds=comparison.seeds[:1])
     chosen = spread(objective.chosen("test", Config(**comparison.config).test_windows), CANDIDATES)
-    said = {
-        name: said_of(model, objective.of(settings[name]), chosen)
-        for name, _, model in trained_models(root, first, objective, "what is said of examples", notes)
-    }
+    texts, said = objective.examples.texts("test").iloc[chosen].to_numpy().tolist(), dict[str, list[str]]()
+    for name, _, model in trained_models(root, first, objective, "what is said of examples", notes):
+        length = objective.of(settings[name]).length
+        found = classify(model, objective.tokenizer, length, objective.describe(), texts)
+        said[name] = [f"{each:.1f}" if objective.is_score else str(each) for each in found]
     there = {name for name, _ in ANSWERS.rows_by_run(root)} & set(settings)
     if said and there <= said.keys():
         labels = objective.examples.test["label"].iloc[chosen].map(str).to_numpy()
         is_right = np.array(said[judge(comparison, said)]) == labels
         rows = spread(np.arange(len(chosen)), KEPT) if objective.is_score else half_and_half(is_right, KEPT)
-        texts = [shortened(each) for each in objective.examples.texts("test").iloc[chosen[rows]].to_numpy()]
         tokens = objective.whole_lengths("test", chosen[rows])
         shared = {
             "seed": first.seeds[0],
             "number": chosen[rows],
             "tokens": tokens,
-            "text": texts,
+            "text": [shortened(texts[row]) for row in rows],
             "label": labels[rows],
         }
         parts = [
@@ -66,17 +65,6 @@ def collect_answers(root: Path, comparison: Comparison, objective: Classificatio
         ]
         ANSWERS.write(root, *parts)
     return notes
-
-
-def said_of(model: torch.nn.Module, objective: Classification, chosen: np.ndarray) -> list[str]:
-    """What a model says of these examples of the test split."""
-    size = objective.batch_size
-    with torch.no_grad():
-        return [
-            answer
-            for start in range(0, len(chosen), size)
-            for answer in objective.said(model, "test", chosen[start : start + size])
-        ]
 
 
 def judge(comparison: Comparison, there: Mapping[str, object]) -> str:

@@ -132,14 +132,6 @@ class Classification(FromExamples):
             return found.squeeze(-1)
         return found.view(len(tokens), -1)
 
-    def said(self, model: nn.Module, split: str, chosen: Numbers) -> list[str]:
-        """What a model says of these examples, all at once: names of classes, or scores in figures."""
-        tokens, _ = self.batch_of(split, chosen)
-        found = self.predict(model, tokens.to(next(model.parameters()).device))
-        if self.is_score:
-            return [f"{score:.1f}" for score in found.tolist()]
-        return [self.examples.classes[number] for number in found.argmax(-1).tolist()]
-
     def tokens_in(self, batch: Batch, config: Config) -> int:
         return int((batch[0] != PAD_ID).sum())
 

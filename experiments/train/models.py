@@ -19,9 +19,7 @@ from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.interop.performer import PerformerPytorchAttention
 from linear_rope.model import CausalLM, EncoderDecoder
 from linear_rope.model_config import ModelConfig
-from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
-from linear_rope.positions.registry import InAttention, PositionEncoding, find_position
 from linear_rope.positions.tables import PositionTable
 
 Kind = Literal["next", "masked", "labels", "translation"]
@@ -114,8 +112,6 @@ def mlp_width(config: ModelConfig) -> int | None:
     The tables of positions are not counted: they are what such a variant is compared for.
     """
     plain = replace(config, decay="none", local_conv=0, short_conv=0, qk_norm=False, position="none")
-    if plain == replace(config, position="none") and not _has_weights(find_position(config.position)):
-        return None
     with torch.device("meta"):
         with_additions, without = (attention_of_layer(each, 0, causal=True) for each in (config, plain))
         of_all_blocks = positions_of(config, BlockPositions)
@@ -124,13 +120,6 @@ def mlp_width(config: ModelConfig) -> int | None:
     if of_all_blocks is not None:
         added += _size(of_all_blocks) // config.layers
     return config.mlp_ratio * config.dim - round(added / (2 * config.dim + 1)) if added > 0.01 * block else None
-
-
-def _has_weights(encoding: PositionEncoding) -> bool:
-    """Whether positions of this kind can add weights to the blocks."""
-    if isinstance(encoding, InAttention):
-        return encoding.sets("rope_angles")
-    return not issubclass(encoding, EmbeddingPositions)
 
 
 def _size(module: nn.Module) -> int:

@@ -58,6 +58,6 @@ def test_windows_are_spread_evenly_over_the_split_named_and_predict_no_byte_twic
 def test_a_split_shorter_than_a_window_is_refused(split):
     lengths = dict.fromkeys(("train", "validation", "test"), 17)
     NextByte(numbered(**lengths), context=16, batch_size=1)
-    message = rf"numbered \(counted\): the {split} split has 16 bytes, fewer than the 17 .* smaller --context"
+    message = rf"numbered \(counted\): the {split} split has 16 tokens, fewer than the 17 .* smaller --context"
     with pytest.raises(ValueError, match=message):
         NextByte(numbered(**lengths | {split: 16}), context=16, batch_size=1)
