@@ -1,7 +1,6 @@
 """Runs steps, each in processes of its own, and writes what they found as it comes."""
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -15,10 +14,10 @@ from typing import Any, NamedTuple
 
 from experiments.gpu.results import sections, targets
 from experiments.gpu.step import append, read
-from experiments.records.files import write_atomically
+from experiments.records.files import write_atomically, write_json
 
 ROOT = Path(__file__).parents[2]
-RECORDS, ARCHIVE, LOGS, SUMMARY = "records.jsonl", "runs.tar.gz", "logs", "gpu.json"
+ARCHIVE = "runs.tar.gz"
 KEPT = ".json", ".jsonl", ".csv"
 """files of runs that are archived: their records, not their weights"""
 DONE, FAILED, STOPPED, LEFT_OUT = "done", "failed", "stopped at its limit", "left out"
@@ -47,14 +46,12 @@ class Planned(NamedTuple):
 class Session:
     """The steps of one call, and where their results go."""
 
-    def __init__(self, results: Path, seconds: float) -> None:
-        self.results, self.seconds = results, seconds
-        self.begun = time.monotonic()
-        self.ends = self.begun + seconds - ENDING
-        self.records, self.logs = results / RECORDS, results / LOGS
-        self.logs.mkdir(exist_ok=True)
+    def __init__(self, results: Path, seconds: float, about: Mapping[str, Any] = {}) -> None:
+        self.results, self.seconds, self.about = results, seconds, about
+        self.ends = time.monotonic() + seconds - ENDING
+        self.records, self.logs = results / "records.jsonl", results / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
         self.runs = Path(tempfile.mkdtemp(prefix="gpu-")) / "runs"
-        self.about: dict[str, Any] = {}
         self.outcomes: list[dict[str, Any]] = []
 
     def run(self, group: Sequence[Planned]) -> None:
@@ -72,23 +69,29 @@ class Session:
             self.outcomes += [each.stop() for each in running]
             self.write()
 
-    def write(self) -> None:
-        """The summary of all that is on record by now, and the archive of runs."""
+    def summary(self) -> dict[str, Any]:
+        """All that is on record by now."""
         found = sections(read(self.records))
-        summary = {"about": self.about, "steps": self.outcomes, "targets": targets(found), **found}
-        write_atomically(self.results / SUMMARY, json.dumps(summary, indent=1).encode())
-        if self.runs.exists():
-            write_atomically(self.results / ARCHIVE, self.archive())
+        return {"about": self.about, "steps": self.outcomes, "targets": targets(found), **found}
 
-    def archive(self) -> bytes:
-        """The records of all runs."""
+    def write(self) -> None:
+        """The summary, and an archive of the records of all runs."""
+        write_json(self.results / "gpu.json", self.summary())
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as archive:
             for path in sorted(self.runs.rglob("*")):
                 if path.suffix in KEPT and "checkpoint" not in path.parts:
                     with suppress(FileNotFoundError):  # what a run replaces meanwhile
                         archive.add(path, path.relative_to(self.runs))
-        return packed.getvalue()
+        write_atomically(self.results / ARCHIVE, packed.getvalue())
+
+    def tell(self) -> int:
+        """Prints how each step and each target came out. Returns 1 if a step failed."""
+        for outcome in self.outcomes:
+            print(*outcome.values())
+        for target in self.summary()["targets"]:
+            print(f"{target['verdict']:12} {target['measured'] or '':<22} {target['target']}")
+        return int(any(outcome["outcome"] == FAILED for outcome in self.outcomes))
 
 
 class Running:

@@ -5,7 +5,6 @@ RoPE, and the latter its feature map, compiled by ``torch.compile``; ours maps a
 """
 
 import copy
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -17,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.gpu.step import Step
-from experiments.gpu.timing import compare, time_in_turn, warm_up
+from experiments.gpu.step import Step, time_in_turn, warm_up
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, kernels, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
@@ -28,8 +26,6 @@ OURS, CHUNKED = "ours", "ours, chunked"
 SOFTMAX, CUDNN, FLASH = "SDPA", "SDPA by cuDNN", "FlashAttention"
 FLA, FLA_EXACT, FLA_FUSED = "fla", "fla with eq. 19's denominator", "fla, fused"
 PERFORMER = "performer-pytorch"
-PACKAGES = {FLASH: "flash_attn", FLA: "fla", FLA_EXACT: "fla", FLA_FUSED: "fla", PERFORMER: "performer_pytorch"}
-"""what has to be installed"""
 FORWARD, BACKWARD = "forward", "forward+backward"
 ELU, FAVOR = "elu+1", "favor+"
 HEADS, FEATURES, TOKENS, CONTEXT = 16, 128, 65_536, 16_384
@@ -124,12 +120,12 @@ def make_inputs(case: Case, device: torch.device) -> Inputs:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """RoPE of the two halves of the channels, in float32."""
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cosine - b * sine, a * sine + b * cosine), dim=-1).to(x.dtype)
 
 
 def rotate_both(q: Tensor, k: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
+    """RoPE of the two halves of the channels, in float32."""
     return rotate(q, cosine, sine), rotate(k, cosine, sine)
 
 
@@ -223,15 +219,12 @@ def attention(step: Step, case: Case, names: tuple[str, ...]) -> None:
     sizes = case.toy() if step.rehearses else case
     x = make_inputs(sizes, step.device)
     upstream = torch.randn_like(x.v)
-    calls: dict[str, Callable[[], object]] = {}
 
-    def build(name: str) -> int | None:
+    def build(name: str) -> Callable[[], object]:
         run = BUILD[name](x)
-        calls[name] = partial(differentiated, run, x, upstream) if case.direction == BACKWARD else torch.no_grad()(run)
-        return warm_up(calls[name], step.device)
+        return partial(differentiated, run, x, upstream) if case.direction == BACKWARD else torch.no_grad()(run)
 
-    memory = {name: step.attempt(case.key, name, partial(build, name)) for name in names}
-    compare(step, case.key, calls, OURS, memory=memory, work=work(case))
+    step.compare(case.key, {name: partial(build, name) for name in names}, OURS, work=work(case))
 
 
 def work(case: Case) -> dict[str, float]:
@@ -263,7 +256,7 @@ def errors(step: Step, case: Case, names: tuple[str, ...]) -> None:
     found = {}
 
     def values_of(name: str) -> list[Tensor]:
-        return differentiated(BUILD[name](by_halves if name in PACKAGES else x), x, upstream)
+        return differentiated(BUILD[name](by_halves if name == FLA_EXACT else x), x, upstream)
 
     for name in names:
         values = step.attempt(case.key, name, partial(values_of, name))
@@ -293,18 +286,16 @@ def decoding(step: Step, case: Case, names: tuple[str, ...]) -> None:
             state = state._replace(k=k, v=v, position=torch.full_like(state.position, sizes.length))
         states[name] = modules[name].step(x, state)[1]
 
-    def build(name: str) -> int | None:
+    def build(name: str) -> Callable[[], object]:
         modules[name].to(**options).eval()
         if name == OURS:
             states[name] = modules[name].prefill(x)[1]
         else:
             k, v = torch.randn(2, sizes.batch, heads, sizes.length, sizes.width, **options)
             states[name] = KeyValueCache(k, v, None, torch.full((sizes.batch,), sizes.length, device=step.device))
-        return warm_up(partial(token, name), step.device)
+        return partial(token, name)
 
-    memory = {name: step.attempt(case.key, name, partial(build, name)) for name in names}
-    calls = {name: partial(token, name) for name in names}
-    compare(step, case.key, calls, OURS, memory=memory, kernels=kernels())
+    step.compare(case.key, {name: partial(build, name) for name in names}, OURS, kernels=kernels())
 
 
 def limits(step: Step, case: Case, names: tuple[str, ...]) -> None:
@@ -335,7 +326,6 @@ def main(step: Step) -> None:
         if step.is_over:
             print("the time is over")
             break
-        names = tuple(name for name in names if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]))
         if not (step.is_done(case.key) or (step.only_compiles and case.topic != "attention")):
             print(*case, flush=True)
             TOPICS[case.topic](step, case, names)

@@ -1,15 +1,22 @@
-"""What each step of ``.ci/gpu`` has: a file of records that outlasts its process, and a time by which it ends."""
+"""What each step of ``.ci/gpu`` has: a file of records that outlasts its process, a time by which it ends, and a way of
+timing calls: in turn, round by round, as the speed study does; on a CPU once, for a rehearsal.
+"""
 
 import gc
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
+
+from experiments.studies.speed import benchmark
+from experiments.studies.speed.benchmark import Call
 
 T = TypeVar("T")
 
@@ -17,6 +24,10 @@ PROOFS = 8
 """steps that share what is to be proved, as each compiles on one core"""
 COMPILED_TOGETHER = 6
 """steps that share the models to be compiled"""
+SAMPLE_SECONDS = 0.005
+ROUNDS, FEWEST_ROUNDS = 15, 3
+SECONDS = 1.0
+"""after these no further round begins, but the fewest"""
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,11 @@ class Step:
         """Whether there is a result of a case."""
         return any(record.get("case") == case and "part" not in record for record in self.written())
 
-    def has_failed(self, case: dict[str, Any], part: str) -> bool:
-        """Whether a part of a case raised, or ended a process."""
-        place = {"case": case, "part": part}.items()
-        return any("failure" in record and record.items() >= place for record in self.written())
-
     def attempt(self, case: dict[str, Any], part: str, call: Callable[[], T]) -> T | None:
         """What ``call`` returns; or None, where a record says why: it raised, or ended a process before this one."""
-        if self.has_failed(case, part):
-            return None
         place = {"case": case, "part": part}
+        if any("failure" in record and record.items() >= place.items() for record in self.written()):
+            return None
         self.write(**place, begun=True)
         try:
             return call()
@@ -89,6 +95,53 @@ class Step:
                 raise SystemExit(f"the GPU takes nothing more from this process: {error}") from None
             gc.collect()
             torch.cuda.empty_cache()
+
+    def compare(self, case: dict[str, Any], builders: Mapping[str, Callable[[], Call]], ours: str, **more: Any) -> None:
+        """Times the calls that are built; puts down milliseconds, how many bytes memory rises in a call, and how many
+        times as fast as each other ours is: the median over rounds of what is compared within each.
+        """
+        calls, memory = dict[str, Call](), dict[str, int | None]()
+
+        def build(name: str) -> None:
+            call = builders[name]()
+            memory[name] = warm_up(call, self.device)
+            calls[name] = call
+
+        for name in builders:
+            self.attempt(case, name, partial(build, name))
+        if self.only_compiles or not calls:
+            return
+        times = self.attempt(case, "all in turn", partial(time_in_turn, calls, self.device))
+        if times is None:
+            return
+        ms = {name: median(values) for name, values in times.items()}
+        speedup = {
+            name: median(other / own for other, own in zip(values, times[ours], strict=True))
+            for name, values in times.items()
+            if ours in times and name != ours
+        }
+        rounds = len(next(iter(times.values())))
+        self.write(case=case, ms=ms, rounds=rounds, speedup=speedup, memory=memory, **more)
+
+
+def warm_up(call: Call, device: torch.device) -> int | None:
+    """Call it until all is compiled; returns how far memory then rises in a call, in bytes, None on a CPU."""
+    if device.type != "cuda":
+        call()
+        return None
+    for _ in range(3):
+        call()
+    return benchmark.peak_memory(call, device)[0]
+
+
+def time_in_turn(calls: Mapping[str, Call], device: torch.device) -> dict[str, list[float]]:
+    """Milliseconds of a call of each, which are warm, a value for each round. RuntimeError: one of them raised."""
+    rounds, fewest = (ROUNDS, FEWEST_ROUNDS) if device.type == "cuda" else (1, 1)
+    threads, sizes = torch.get_num_threads(), {"sample_seconds": SAMPLE_SECONDS, "budget": SECONDS}
+    found, failures = benchmark.time_in_turn(calls, threads=threads, rounds=rounds, fewest_rounds=fewest, **sizes)
+    if failures:
+        raise RuntimeError("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
+    return {name: [1e3 * value for value in values] for name, values in found.items()}
 
 
 def append(records: Path, name: str, **fields: Any) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,9 +9,9 @@ import torch
 
 from experiments.data.corpus import corpus_of_text
 from experiments.gpu.step import COMPILED_TOGETHER, Step
-from experiments.gpu.timing import compare, warm_up
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
+from experiments.studies.speed.benchmark import Call
 from experiments.train.models import Shape, build_model
 from experiments.train.objectives import NextByte
 from experiments.train.optimizers import make_optimizer
@@ -44,23 +43,22 @@ def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, 
     batch = tokens[:, :-1], tokens[:, 1:]
     corpus = corpus_of_text("random", random.Random(0).randbytes(20 * shape[1]))
     objective = NextByte(corpus, config.context, config.batch_size)
-    calls: dict[str, Callable[[], object]] = {}
 
-    def build(name: str, *, is_compiled: bool) -> int | None:
+    def build(name: str, **changes: Any) -> Call:
         variant = get_variant(name)
-        own = variant.config(config)
-        if not is_compiled:
-            own = dataclasses.replace(own, compile="no")
+        own = dataclasses.replace(variant.config(config), **changes)
         model = build_model(variant, own, 0, Shape(own.vocabulary_size, own.context)).to(step.device)
         steps = Steps(model, make_optimizer(model, own), objective, own, is_queued=not step.rehearses)
-        calls[name] = partial(steps.make, 0, batch)
-        return warm_up(calls[name], step.device)
+        return partial(steps.make, 0, batch)
+
+    def step_of(name: str, **changes: Any) -> None:
+        build(name, **changes)()
 
     # What "auto" takes is decided before anything is compiled: compiled code depends on it.
     for name in variants:
-        step.attempt(case, f"{name}, not compiled", partial(build, name, is_compiled=False))
-    memory = {name: step.attempt(case, name, partial(build, name, is_compiled=True)) for name in variants}
-    compare(step, case, calls, OURS, memory=memory, tokens=config.tokens_per_step, kernels=kernels())
+        step.attempt(case, f"{name}, not compiled", partial(step_of, name, compile="no"))
+    builders = {name: partial(build, name) for name in variants}
+    step.compare(case, builders, OURS, tokens=config.tokens_per_step, kernels=kernels())
 
 
 if __name__ == "__main__":
