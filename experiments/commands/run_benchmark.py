@@ -43,6 +43,8 @@ OPTIONS = tuple(
 """what it takes; what is trained, and how, is frozen"""
 RECORDED = ("preset", "out", "data_dir", "device", "plugin")
 """those of them that the record of a task names"""
+MEASURED = ("preset", "device", "plugin")
+"""those that a study that trains nothing takes"""
 PRESETS = ("cpu", "smoke")
 
 
@@ -133,20 +135,19 @@ class _Driver:
     def missing(self, each: Comparison) -> list[Job]:
         """Its runs that are not finished, but for trials of learning rates."""
         runs = [Run(name, seed) for seed in range(each.seeds) for name in self.variants(each)]
-        return self._unfinished(each.task, self.known(each.task), runs)
+        return self._unfinished(each, self.known(each.task), runs)
 
     def trials(self, each: Comparison) -> list[Job]:
         """Trials of learning rates that are to come: the grid's. For those beyond it the first seed stands.
 
         The first seed needs no training, for it is the best trial.
         """
-        found = self.rates_found(each.task)
-        names = [name for name in each.variants if name not in found]
+        names = [name for name in each.variants if name not in self.rates_found(each.task)]
         runs = [Run(trial_name(name, rate), SEED) for name in names for rate in self.grid(each.task)]
-        return self._unfinished(each.task, self.known(each.task) / TRIALS, runs)
+        return self._unfinished(each, self.known(each.task) / TRIALS, runs)
 
-    def _unfinished(self, task: str, at: Path, runs: list[Run]) -> list[Job]:
-        steps = self.config(task).steps
+    def _unfinished(self, each: Comparison, at: Path, runs: list[Run]) -> list[Job]:
+        steps = self.config(each.task).steps
         return [Job(run, run_directory(at, *run)) for run in runs if not is_finished(at, *run, steps)]
 
     def is_reported(self, each: Comparison) -> bool:
@@ -172,16 +173,13 @@ class _Driver:
             self.objectives[task] = make_objective(data, config)
         return self.objectives[task]
 
-    def time_of(self, each: Comparison, jobs: list[Job], limit: TimeLimit | None = None) -> TimeLimit:
-        """The limit, or one without end, which knows how long these runs of a task take, from trial steps now."""
+    def seconds(self, each: Comparison) -> dict[str, float]:
+        """By variant, without its learning rate, those of a run, from trial steps now."""
         known = self.estimates.setdefault(each.task, {})
-        names = [name for name in each.variants if name not in known]
-        if jobs and names:
+        if names := [name for name in each.variants if name not in known]:
             variants, config = map(get_variant, names), self.config(each.task)
             known |= estimated_seconds(variants, config, self.objective(each.task), self.device)
-        limit = limit or TimeLimit(math.inf)
-        limit.of_run, limit.steps = known.copy(), self.config(each.task).steps
-        return limit
+        return known
 
     def left(self, comparisons: list[Comparison], counted: set[Path]) -> tuple[int, float]:
         """How many runs are missing, trials among them, and the hours of one core; but for those counted before."""
@@ -190,8 +188,8 @@ class _Driver:
             if each.study == STUDY:
                 jobs = [job for job in (*self.trials(each), *self.missing(each)) if job.directory not in counted]
                 counted |= {job.directory for job in jobs}
-                number, time = number + len(jobs), self.time_of(each, jobs)
-                seconds += sum(map(time.seconds, jobs))
+                number += len(jobs)
+                seconds += sum(self.seconds(each)[without_rate(job.run.variant)] for job in jobs)
         return number, seconds / 3600
 
     def print_plan(self, comparisons: list[Comparison]) -> None:
@@ -220,11 +218,11 @@ class _Driver:
         )
 
     def _add_size(self, table: Table, each: Comparison, name: str) -> None:
-        variant, job = get_variant(name), Job(Run(name, 0), run_directory(self.known(each.task), name, 0))
+        variant = get_variant(name)
         found = costs(variant, variant.config(self.config(each.task)), self.objective(each.task))
         state = "-" if found.state is None else f"{found.state:,}"
         flops = "-" if found.flops is None else f"{found.flops / 1e6:.2f}"
-        seconds = self.time_of(each, [job]).of_run[without_rate(name)]
+        seconds = self.seconds(each)[without_rate(name)]
         table.add_row(each.task, name, f"{found.parameters:,}", state, flops, duration(seconds))
 
     def train(self, comparisons: list[Comparison], limit: TimeLimit | None) -> int:
@@ -282,7 +280,7 @@ class _Driver:
         if not ready:
             return EXIT_FAILED
         if limit:
-            self.time_of(each, self.missing(each), limit)
+            limit.of_run, limit.steps = self.seconds(each).copy(), self.config(each.task).steps
         # What its record names is the command of this task alone, always the same.
         words = as_words({name: value for name, value in self.options.given.items() if name in RECORDED})
         options = replace(
@@ -302,9 +300,7 @@ class _Driver:
 
     def _measure(self, each: Comparison) -> int:
         """Of a study that trains nothing."""
-        given = {
-            name: self.options.given[name] for name in ("preset", "device", "plugin") if name in self.options.given
-        }
+        given = {name: value for name, value in self.options.given.items() if name in MEASURED}
         out = self.root(each.task)
         words = ("run", each.study, *as_words(given), f"--out={out}")
         return run_measurements(make_plan(replace(self.options, study=each.study, out=out, given=given, words=words)))
