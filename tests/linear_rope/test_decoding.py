@@ -75,31 +75,6 @@ def test_tokens_as_likely_as_the_last_of_top_k_are_kept_and_top_p_reaches_its_su
     assert sampling_probabilities(halves, top_p=0.5001).tolist() == [[0.5, 0.5, 0]]
 
 
-def draws(count: int, logits: Tensor, **settings: Any) -> Tensor:
-    generator = torch.Generator().manual_seed(3)
-    return sample(logits.expand(count, -1), generator=generator, **settings)[:, 0].bincount(minlength=len(logits))
-
-
-@pytest.mark.parametrize("settings", [{"temperature": 0.5}, {"top_k": 4}, {"top_k": 9, "top_p": 0.8}])
-def test_tokens_come_as_often_as_they_are_probable(settings: dict[str, Any]) -> None:
-    count, logits = 100_000, torch.arange(40) / 8
-    asked: dict[str, Any] = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | settings
-    expected = by_definition(logits.tolist(), **asked)
-    for token, found in enumerate(draws(count, logits, **settings).tolist()):
-        p = expected[token]
-        # Bernstein: beyond this with a probability of 2 exp(-16) = 2e-7; there are 120 such comparisons.
-        bound = math.sqrt(2 * 16 * count * p * (1 - p)) + 2 / 3 * 16 * (p > 0)
-        assert abs(found - count * p) <= bound, token
-
-
-def test_a_lower_temperature_draws_the_likeliest_and_those_equal_to_it() -> None:
-    logits = torch.tensor([1.0, 0.99, 1.0])
-    found = draws(1000, logits, temperature=LOWEST_TEMPERATURE)
-    assert found[1] == 0
-    assert min(found[0], found[2]) > 400  # 6 standard deviations of 16 from 500
-    assert sample(logits[None], temperature=0).tolist() == [[0]]
-
-
 def test_a_model_generates_by_a_seed_among_the_likeliest() -> None:
     model, prompt = spread(CausalLM(config("elu+1-rope-after"))), random_tokens(2, 5)
     before = torch.random.get_rng_state()

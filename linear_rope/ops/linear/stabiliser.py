@@ -7,7 +7,6 @@ before they are rounded.
 Axis names: B batch, H heads, S = B·H, L positions of a block, C chunk size, n = L / C, G = S·n, W width of a state.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -86,46 +85,34 @@ def chunk_factors(scales: Scales | None, length: int, size: int, like: Tensor) -
     not_before = torch.ones(chunks, chunks, dtype=torch.bool, device=like.device).triu_()
     if scales is None:
         return ChunkFactors(1 - later.to(like.dtype), None, None, 1 - not_before.to(like.dtype), None, None, None)
-    key, query = _Exponents(scales.key, scales.segment), _Exponents(scales.query, scales.segment)
-    key, query = (x.map(lambda x: x.unflatten(1, (-1, size))) for x in (key, query))
-    end = query.map(lambda x: x[:, :, -1])
-    before = _Exponents(scales.before, None if end.segment is None else torch.zeros_like(end.segment[:, :1]))
-    begin = before.joined(end.map(lambda x: x[:, :-1]))
-    last = end.map(lambda x: x[:, -1:])
+    # Exponents and, with a decay, the segments that they belong to: those of different segments do not meet.
+    segments = [] if scales.segment is None else [scales.segment]
+    key, query = ([x.unflatten(1, (-1, size)) for x in (value, *segments)] for value in (scales.key, scales.query))
+    end = [x[:, :, -1] for x in query]
+    before = [scales.before, *(torch.zeros_like(x[:, :1]) for x in end[1:])]
+    begin = [torch.cat((first, x[:, :-1]), dim=1) for first, x in zip(before, end, strict=True)]
+    last = [x[:, -1:] for x in end]
 
-    def factor(of: _Exponents, to: _Exponents, hidden: Tensor | None = None) -> Tensor:
-        exponent = (of.value - to.value).to(like.dtype)
+    def factor(of: list[Tensor], to: list[Tensor], hidden: Tensor | None = None) -> Tensor:
+        exponent = (of[0] - to[0]).to(like.dtype)
         if hidden is not None:
             exponent.masked_fill_(hidden, -torch.inf)
-        if of.segment is not None and to.segment is not None:
-            exponent.masked_fill_(of.segment != to.segment, -torch.inf)
+        for one, other in zip(of[1:], to[1:], strict=True):
+            exponent.masked_fill_(one != other, -torch.inf)
         return exponent.exp_()
 
+    def along(axis: int, each: list[Tensor]) -> list[Tensor]:
+        return [x.unsqueeze(axis) for x in each]
+
     return ChunkFactors(
-        pairs=factor(key.map(lambda x: x.unsqueeze(2)), query.map(lambda x: x.unsqueeze(3)), later).flatten(0, 1),
-        query=factor(begin.map(lambda x: x.unsqueeze(2)), query).view(-1, size, 1),
-        key=factor(key, end.map(lambda x: x.unsqueeze(2))).view(-1, size, 1),
-        carry=factor(end.map(lambda x: x.unsqueeze(1)), begin.map(lambda x: x.unsqueeze(2)), not_before),
+        pairs=factor(along(2, key), along(3, query), later).flatten(0, 1),
+        query=factor(along(2, begin), query).view(-1, size, 1),
+        key=factor(key, along(2, end)).view(-1, size, 1),
+        carry=factor(along(1, end), along(2, begin), not_before),
         before=factor(before, begin).unsqueeze(2),
         after=factor(end, last).unsqueeze(1),
         kept=factor(before, last),
     )
-
-
-class _Exponents(NamedTuple):
-    """Exponents and the segments that they belong to: those of different segments do not meet."""
-
-    value: Tensor
-    segment: Tensor | None
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "_Exponents":
-        return _Exponents(function(self.value), None if self.segment is None else function(self.segment))
-
-    def joined(self, after: "_Exponents") -> "_Exponents":
-        segment = None
-        if self.segment is not None and after.segment is not None:
-            segment = torch.cat((self.segment, after.segment), dim=1)
-        return _Exponents(torch.cat((self.value, after.value), dim=1), segment)
 
 
 def states_before(increments: Tensor, factors: ChunkFactors, state: Tensor | None) -> Tensor:

@@ -24,7 +24,7 @@ from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.selective import SelectiveAngles
 from tests.linear_rope.attention.modules import ALL, DIM, PAPER, SELECTIVE, made
 from tests.linear_rope.ops.linear.test_linear_attention import between
-from tests.linear_rope.tensors import HEADS, SCALINGS, D, assert_identical, assert_near, in_steps, random, some_padding
+from tests.linear_rope.tensors import HEADS, SCALINGS, D, assert_identical, assert_near, random, some_padding
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False])
 
@@ -344,13 +344,6 @@ def test_gates_and_fixed_decays_begin_as_they_say() -> None:
     assert module(random(1, 5, DIM)).isfinite().all()
 
 
-@pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1"])
-def test_without_additions_the_state_dict_is_what_it_was(kernel: str) -> None:
-    plain = made(kernel)
-    assert {name.split(".")[0] for name in plain.state_dict()} <= {"query", "key", "value", "out", "feature_map"}
-    made(kernel, decay="fixed").load_state_dict(plain.state_dict(), strict=True)
-
-
 ALONG = [{name: value} for name, value in ALL.items()] + [ALL, {"rope_angles": PAPER}]
 
 
@@ -361,18 +354,6 @@ def test_a_context_is_refused_by_what_goes_along_one_sequence(kernel: str) -> No
         with pytest.raises(ValueError, match=r"^context was given, but .* make it without$") as error:
             module(random(2, 3, DIM), context=random(2, 3, DIM))
         assert {name for name in ALL if name in str(error.value)} == set(options)
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("feature_map", ["favor+", "elu+1"])
-def test_steps_follow_a_long_prompt(feature_map: str, grad: bool) -> None:
-    """Longer, and with more features, than what an implementation works on at a time."""
-    features = 512 if feature_map == "favor+" else None
-    module = made("favor+", feature_map=feature_map, num_features=features)
-    x, mask = random(2, 1103, DIM), torch.arange(1103) % torch.tensor([[2000], [3]]) == 1
-    mask[:, 1100:] = False
-    with torch.set_grad_enabled(grad):
-        assert_near(in_steps(module, x, 1100, mask[:, :1100]), module(x, key_padding_mask=mask))
 
 
 def test_dropout_acts_in_training_or_where_it_is_switched_on() -> None:

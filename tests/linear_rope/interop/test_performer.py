@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, apply_rope
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig
 from tests.linear_rope.tensors import assert_identical
 from tests.linear_rope.tensors import random as random_doubles
 
@@ -43,14 +43,6 @@ def test_the_peer_leaks_the_future_and_this_library_does_not() -> None:
         assert change_of_prefix(ours, 0, 30) < 1e-5
         assert change_of_prefix(peer(), 100, 30) > 0.1
         assert change_of_prefix(peer(), 0, 30) > 1e-3
-
-
-def test_the_peer_rotates_as_apply_rope_does() -> None:
-    from performer_pytorch.performer_pytorch import apply_rotary_pos_emb
-
-    module, q, k = peer(), random(2, HEADS, LENGTH, 8), random(2, HEADS, LENGTH, 8, seed=1)
-    for actual, x in zip(apply_rotary_pos_emb(q, k, module.rotary(random(2, LENGTH, DIM))), (q, k), strict=True):
-        torch.testing.assert_close(actual, apply_rope(x, torch.arange(LENGTH)), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])

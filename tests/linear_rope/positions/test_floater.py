@@ -72,15 +72,6 @@ def test_what_a_position_gets_does_not_depend_on_how_many_follow() -> None:
     assert module(torch.zeros(0, 3, dtype=torch.int64)).shape == (LAYERS, 0, 3, DIM)
 
 
-def test_blocks_share_the_equation_and_nothing_else() -> None:
-    module = make()
-    with torch.no_grad():
-        module.start[1] = module.start[0]
-    found = module(torch.arange(30))
-    assert_identical(found[0], found[1])
-    assert (found[0] - found[2]).abs().min() > 0
-
-
 def test_a_model_adds_it_to_the_input_of_every_block() -> None:
     model = CausalLM(ModelConfig(dim=16, layers=2, position="floater", attention="softmax")).eval()
     seen: list[Tensor] = []

@@ -1,7 +1,6 @@
 """Positions that act on scores, and xPos, each against a double loop by its paper's formula; outputs and gradients.
 
-Prompts, steps, padding, prefixes and dtypes of the same are in test_contracts.py and test_model.py, and
-T5's also against ``transformers``' own module in test_t5.py.
+Prompts, steps, padding, prefixes and dtypes of the same are in test_contracts.py and test_model.py.
 """
 
 import math
@@ -235,3 +234,13 @@ def test_xpos_is_finite_and_right_at_20_000_and_counts_by_differences() -> None:
     output = single(y, positions=positions)
     assert_near(output.double(), expected, 1e-5)
     assert torch.autograd.grad(output.sum(), y)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (64, 1000), (16, 20)])
+def test_t5_s_buckets_are_those_of_transformers(causal: bool, buckets: int, most: int) -> None:
+    theirs: Any = pytest.importorskip("transformers.models.t5.modeling_t5", reason="transformers is not installed")
+    distance, options = torch.arange(-3000, 3001), {"num_buckets": buckets, "max_distance": most}
+    expected = theirs.T5Attention._relative_position_bucket(-distance, bidirectional=not causal, **options)
+    own = T5Buckets(1, D, causal=causal, buckets=buckets, max_distance=most)
+    assert own.bucket(distance).tolist() == expected.tolist()

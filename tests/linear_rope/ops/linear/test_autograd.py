@@ -253,15 +253,6 @@ def test_what_is_kept_for_backward_is_narrower_than_features(rope: str, denomina
     assert sum(storage.nbytes() for storage in storages.values()) / 8 < features * heads * length / 2
 
 
-@CAUSAL
-def test_an_empty_batch_gives_an_empty_output(feature_map: FeatureMap, causal: bool) -> None:
-    qkv = leaves(0, 7)
-    output = attended(*qkv, feature_map=feature_map, causal=causal)
-    assert output.shape == (0, HEADS, 7, D)
-    output.sum().backward()
-    assert all(x.grad is not None and x.grad.shape == x.shape for x in qkv)
-
-
 class Recursive(FeatureMap):
     """A user's map that calls attention itself."""
 

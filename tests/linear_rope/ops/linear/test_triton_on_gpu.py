@@ -78,15 +78,6 @@ def test_values_and_gradients_are_the_definition_s(feature_map: FeatureMap, dtyp
     assert max(errors[1:]) <= gradients, errors
 
 
-def test_the_bits_do_not_depend_on_the_run_nor_on_the_sequences_beside() -> None:
-    inputs = qkv(torch.bfloat16)
-    first, second = (output_and_gradients(inputs, **TRITON) for _ in range(2))
-    assert all(map(torch.equal, first, second))
-    with_others = output_and_gradients([torch.cat((x, x.flip(2), x)) for x in inputs], **TRITON)
-    assert torch.equal(with_others[0][:BATCH], first[0])
-    assert torch.equal(attended(*(x[1:] for x in inputs), **TRITON), first[0][1:])
-
-
 def test_auto_takes_it_once_it_is_proved(proofs: Path) -> None:
     inputs = qkv(torch.bfloat16)
     began = time.monotonic()
