@@ -86,7 +86,8 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     of_states = new_exponents_of_states(call, result, of, STRETCH)
     stretches = list(enumerate(blocks(call.q.shape[2])))
     for rows in _groups(call):
-        own, kept, above, to = (_of_rows(each, rows) for each in (call, result, of, gradients))
+        own, kept = _of_rows(call, rows), _of_rows(result, rows)
+        above, to = _of_rows(of, rows), _of_rows(gradients, rows)
         after = None if above.memory is None else State(above.memory, above.key_sum, None)
         for number, at in reversed(stretches):
             if call.log_decay is not None and at.stop % STRETCH == 0 and number + 1 < len(stretches):
