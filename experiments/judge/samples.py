@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from experiments.judge.curves import NotRecorded, RunRecord
 from experiments.judge.runs import Runs
 from experiments.judge.statistics import Spread, first_at_or_below, pooled_spread
+from experiments.records.csv_files import NotMeasured
 from experiments.records.schema import Comparison
 
 LARGEST = 1e100
@@ -85,7 +86,10 @@ def by_seed(
     def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
-        quantity = read(root, comparison, runs)
+        try:
+            quantity = read(root, comparison, runs)
+        except NotMeasured:
+            quantity = dict[int, float]().get
         found: dict[int, float | Noted | None] = {}
         lost = []
         for seed in comparison.seeds:

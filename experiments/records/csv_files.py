@@ -15,6 +15,10 @@ from experiments.records.parquet import pyarrow, read_texts
 REMEDY = "remove it, or run the comparison again to measure it anew"
 
 
+class NotMeasured(LookupError):
+    """A comparison has no such table."""
+
+
 class Column(NamedTuple):
     """The type of a column's values, and the range of its numbers."""
 
@@ -46,9 +50,13 @@ def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -
 
     ``path`` is its CSV file, and may be packed.
 
-    Raises ValueError that names the file, and the column, if it is not so, or a value not of its type and range.
+    Raises NotMeasured if there is none, and ValueError that names the file, and the column, if it is not so, or a value
+    not of its type and range.
     """
-    return _read(find_table(path) or path, tuple(columns.items()), tuple(key)).copy()
+    there = find_table(path)
+    if there is None:
+        raise NotMeasured(path.name)
+    return _read(there, tuple(columns.items()), tuple(key)).copy()
 
 
 def _read(path: Path, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:

@@ -135,7 +135,7 @@ def table_for_a_paper(root: Path, form: str, baseline: str | None = None) -> str
     comparison = read_comparison(root)
     if not comparison.variants:
         raise ValueError(
-            f"--format: {root} trains nothing, so it has no main table; its tables are the CSV files in it"
+            f"--format: {root} trains nothing, so it has no main table; its tables are the CSV files of its report"
         )
     check_runs(root, comparison)
     comparison = with_baseline(comparison, baseline)

@@ -15,6 +15,7 @@ from experiments.judge.curves import read_curves
 from experiments.judge.references import declared_claims
 from experiments.judge.statistics import estimates, finished_values, summarise
 from experiments.judge.verdicts import Row, evaluate
+from experiments.records.csv_files import NotMeasured
 from experiments.records.record import read_comparison
 from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 from experiments.records.store import check_runs, with_baseline
@@ -116,7 +117,10 @@ class Rows:
             package = (
                 "" if "." in name.partition(":")[0] else f"experiments.studies.{self.study.name.replace('-', '_')}."
             )
-            self._sources[name] = pkgutil.resolve_name(package + name)(self.root)
+            try:
+                self._sources[name] = pkgutil.resolve_name(package + name)(self.root)
+            except NotMeasured:
+                self._sources[name] = None
         return self._sources[name]
 
     def of(self, quantity: Quantity) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from experiments.records.csv_files import NotMeasured
 from experiments.show.keys import Quantity, Table
 from experiments.show.rows import Rows, summary
 from experiments.show.words import amount, with_interval
@@ -20,7 +21,10 @@ def table_of(table: Table, quantities: dict[str, Quantity], rows: Rows) -> pd.Da
     None if there is nothing to show.
     """
     if table.make:
-        made: pd.DataFrame | None = pkgutil.resolve_name(table.make)(rows)
+        try:
+            made: pd.DataFrame | None = pkgutil.resolve_name(table.make)(rows)
+        except NotMeasured:
+            return None
         return made
     names = [table.quantity] if isinstance(table.quantity, str) else table.quantity
     columns: dict[str, pd.Series[Any]] = {}

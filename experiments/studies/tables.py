@@ -1,6 +1,6 @@
 """The CSV files that the studies leave, and the samples that their claims take from them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.console import counted
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, by_seed
-from experiments.records.csv_files import TEXT, Column, find_table, read_csv, whole
+from experiments.records.csv_files import TEXT, Column, NotMeasured, read_csv, whole
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
+from experiments.studies.speed.benchmark import time_in_turn
 from experiments.train.models import Shape
 from experiments.train.trained_models import finished_runs, trained_models
 
@@ -36,18 +38,22 @@ class Table:
     def columns(self) -> list[str]:
         return [*self.key, *self.values]
 
-    def read(self, root: Path) -> pd.DataFrame | None:
-        """None if there is none. Raises ValueError if it is not as it should be."""
-        path = find_table(root / f"{self.name}.csv")
-        if path is None:
-            return None
-        return read_csv(path, self.key | self.values, key=list(self.key))
+    def read(self, root: Path) -> pd.DataFrame:
+        """Raises NotMeasured if there is none, and ValueError if it is not as it should be."""
+        return read_csv(root / f"{self.name}.csv", self.key | self.values, key=list(self.key))
 
     def write(self, root: Path, *parts: pd.DataFrame, float_format: str = "%.9g") -> None:
         """Write all parts as one, if there are any."""
         if parts:
             text = pd.concat(parts).to_csv(index=False, float_format=float_format)
             write_atomically(root / f"{self.name}.csv", text)
+
+    def by_run(self, root: Path, *keys: str) -> dict[Any, pd.DataFrame]:
+        """What the file holds, by variant and seed or these columns; nothing if there is none or it is damaged."""
+        try:
+            return dict(list(self.read(root).groupby([*keys] or ["variant", "seed"])))
+        except (NotMeasured, ValueError):
+            return {}
 
     def measure(
         self,
@@ -57,32 +63,41 @@ class Table:
         measured: str,
         parts: Callable[[str, int, Any], Iterable[pd.DataFrame | str]],
     ) -> list[str]:
-        """Write what ``parts(variant, seed, model)`` makes of every trained model, but for those two columns.
+        """As ``measure_models`` of this table alone."""
 
-        The rows of a finished run whose weights are gone stay as they were. Returns sentences: those that are among
-        the parts, and one for each run that has neither weights to be ``measured`` nor such rows.
+        def alone(name: str, seed: int, model: Any) -> Iterator[tuple[pd.DataFrame] | str]:
+            return (each if isinstance(each, str) else (each,) for each in parts(name, seed, model))
+
+        return measure_models((self,), root, comparison, objective, measured, alone)
+
+    def time(
+        self,
+        root: Path,
+        comparison: Comparison,
+        measured: str,
+        call_of: Callable[[str], Callable[[], object]],
+        more: Callable[[str], dict[str, Any]] = lambda name: {},
+        **limits: Any,
+    ) -> list[str]:
+        """Write the seconds of a call of each variant, in rounds that have all of them once, beside ``more`` of each.
+
+        Where there is a table of all of them it stays: a quiet machine may have made it. Returns a sentence for each
+        that failed.
         """
-        notes, rows = list[str](), self.rows_by_run(root)
-        found = {run: rows.get(run) for run in finished_runs(root, comparison)}
-        before = [run for run, part in found.items() if part is not None]
-        for name, seed, model in trained_models(root, comparison, objective, measured, notes, before):
-            found[name, seed] = None
-            for part in parts(name, seed, model):
-                if isinstance(part, str):
-                    notes.append(part)
-                else:
-                    mine = part.assign(variant=name, seed=seed)[self.columns]
-                    found[name, seed] = pd.concat([found[name, seed], mine])
-        self.write(root, *(part for part in found.values() if part is not None))
-        return list(dict.fromkeys(notes))
-
-    def rows_by_run(self, root: Path) -> dict[Any, pd.DataFrame]:
-        """What the file holds, by variant and seed; nothing if there is none or it is damaged."""
-        try:
-            table = self.read(root)
-        except ValueError:
-            return {}
-        return {} if table is None else dict(list(table.groupby(["variant", "seed"])))
+        names = [variant.name for variant in comparison.variants]
+        if {*names} <= {name for (name,) in self.by_run(root, "variant")}:
+            return []
+        calls = {name: call_of(name) for name in counted(names, f"{measured}: models")}
+        seconds, failures = time_in_turn(calls, threads=comparison.config["threads"], **limits)
+        parts = []
+        for name, values in seconds.items():
+            try:
+                columns = {"variant": name, "round": range(len(values)), "seconds": values} | more(name)
+                parts.append(pd.DataFrame(columns))
+            except RuntimeError as error:
+                failures[name] = str(error)
+        self.write(root, *parts)
+        return [f"{measured} leaves out {name}: {reason}" for name, reason in failures.items()]
 
     def samples(
         self,
@@ -101,28 +116,58 @@ class Table:
 
         def make(**words: Any) -> ReadSample:
             def of(root: Path, comparison: Comparison, **others: Any) -> Any:
-                table = self.read(root)
-                place = {"column": next(iter(self.values))} | words | others
-                if table is not None and by == "seed":
+                table, place = self.read(root), {"column": next(iter(self.values))} | words | others
+                if by == "seed":
                     table = table[table["variant"] == place["variant"]]
-                return None if table is None else values(prepare(table, comparison), by, **place)
+                return values(prepare(table, comparison), by, **place)
 
             def of_seeds(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
                 found = of(root, comparison)
-                if found is not None and words.get("other"):
+                if words.get("other"):
                     found = (found - of(root, comparison, variant=words["other"])).dropna()
-                return lambda seed: None if found is None else found.get(seed)
+                return lambda seed: found.get(seed)
 
             def of_draws(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-                found = of(root, comparison)
+                try:
+                    found = of(root, comparison)
+                except NotMeasured:
+                    return None
                 number = planned if isinstance(planned, int) else planned(comparison, **words)
-                return None if found is None else Sample(found.to_dict(), number, unit_of_sample=unit)
+                return Sample(found.to_dict(), number, unit_of_sample=unit)
 
             if by == "seed":
                 return by_seed(tuple(filter(None, (words["variant"], words.get("other")))), of_seeds)
             return of_draws
 
         return make
+
+
+def measure_models(
+    tables: Sequence[Table],
+    root: Path,
+    comparison: Comparison,
+    objective: Shape,
+    measured: str,
+    parts: Callable[[str, int, Any], Iterable[tuple[pd.DataFrame, ...] | str]],
+) -> list[str]:
+    """Write, after each trained model, what ``parts(variant, seed, model)`` makes of it, but for those two columns.
+
+    A part is a sentence, or rows of each table. The rows of a finished run whose weights are gone, or of which nothing
+    is made, stay as they were. Returns the sentences, and one for each run that has neither weights to be ``measured``
+    nor rows in all tables.
+    """
+    notes, before = list[str](), [table.by_run(root) for table in tables]
+    found = {run: [rows.get(run) for rows in before] for run in finished_runs(root, comparison)}
+    there = [run for run, rows in found.items() if all(each is not None for each in rows)]
+    for name, seed, model in trained_models(root, comparison, objective, measured, notes, there):
+        made = list(parts(name, seed, model))
+        notes += [each for each in made if isinstance(each, str)]
+        rows = zip(*(each for each in made if not isinstance(each, str)), strict=True)
+        for place, (table, of_table) in enumerate(zip(tables, rows, strict=False)):
+            of_run = found.setdefault((name, seed), [None] * len(tables))
+            of_run[place] = pd.concat(of_table).assign(variant=name, seed=seed)[table.columns]
+            table.write(root, *(part for part in (each[place] for each in found.values()) if part is not None))
+    return list(dict.fromkeys(notes))
 
 
 def values_at(

@@ -29,13 +29,10 @@ LONGER = Table("longer", RUN | {"pairs": whole(0, 2**10), "factor": whole(1, 2**
 """``pairs``: of recall, in each sequence; 0 elsewhere"""
 
 
-def longer(root: Path) -> pd.DataFrame | None:
+def longer(root: Path) -> pd.DataFrame:
     """The accuracies by the length of the sequences: columns variant, seed, pairs, length, value."""
-    found = LONGER.read(root)
-    if found is None:
-        return None
-    found["length"] = found["factor"] * int(read_comparison(root).config["context"])
-    return found.drop(columns="factor").rename(columns={"accuracy": "value"})
+    found = LONGER.read(root).rename(columns={"accuracy": "value"})
+    return found.assign(length=found.pop("factor") * int(read_comparison(root).config["context"]))
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:

@@ -240,14 +240,12 @@ EXPECTED_SIMILARITY = {128: 0.284, 256: 0.354, 512: 0.185, 1024: 0.263}
 EQUAL, INDEPENDENT = "a key equal to its query", "an independent key"
 
 
-def attention(root: Path) -> pd.DataFrame | None:
+def attention(root: Path) -> pd.DataFrame:
     """Columns quantity (absolute, signed), variant, seed, layer, distance, value; one variant is ``UNIFORM``."""
     found = ATTENTION.read(root)
-    if found is None:
-        return None
-    places = found[["layer", "distance"]].drop_duplicates()
     uniform = uniform_weight(found, read_comparison(root))
-    even = places.assign(variant=UNIFORM, seed=0, absolute=uniform, signed=uniform)
+    even = found.drop_duplicates(["layer", "distance"])
+    even = even.assign(variant=UNIFORM, seed=0, absolute=uniform, signed=uniform)
     keys = ["variant", "seed", "layer", "distance"]
     return pd.concat([found, even]).melt(keys, ["absolute", "signed"], "quantity", "value")
 
@@ -260,24 +258,21 @@ def uniform_weight(attention: pd.DataFrame, comparison: Comparison) -> float:
     return float((1 / np.arange(length // 2 + 1, length + 1)).mean())
 
 
-def bound(root: Path) -> pd.DataFrame | None:
+def bound(root: Path) -> pd.DataFrame:
     """Columns by (computed here, or worked out by hand), distance, value."""
-    found = BOUND.read(root)
-    if found is None:
-        return None
-    by_hand = pd.DataFrame({"distance": EXPECTED_BOUND.keys(), "value": EXPECTED_BOUND.values(), "by": BY_HAND})
-    return pd.concat([found.rename(columns={"bound": "value"}).assign(by="computed here"), by_hand])
+    found = BOUND.read(root).rename(columns={"bound": "value"}).assign(by="computed here")
+    return pd.concat([found, by_hand(EXPECTED_BOUND)])
 
 
-def scores(root: Path) -> pd.DataFrame | None:
+def scores(root: Path) -> pd.DataFrame:
     """Columns key, by, draw, distance, value: the scores of real draws, and c(Δ) worked out by hand."""
-    found = SCORES.read(root)
-    if found is None:
-        return None
-    drawn = found.rename(columns={"equal": EQUAL, "gaussian": INDEPENDENT})
+    drawn = SCORES.read(root).rename(columns={"equal": EQUAL, "gaussian": INDEPENDENT})
     drawn = drawn.melt(["draw", "distance"], [EQUAL, INDEPENDENT], "key", "value").assign(by="mean over draws")
-    by_hand = {"distance": EXPECTED_SIMILARITY.keys(), "value": EXPECTED_SIMILARITY.values()}
-    return pd.concat([drawn, pd.DataFrame(by_hand).assign(key=EQUAL, by=BY_HAND)])
+    return pd.concat([drawn, by_hand(EXPECTED_SIMILARITY).assign(key=EQUAL)])
+
+
+def by_hand(values: dict[int, float]) -> pd.DataFrame:
+    return pd.DataFrame({"distance": values.keys(), "value": values.values(), "by": BY_HAND})
 
 
 def expected(root: Path) -> pd.DataFrame:
@@ -292,7 +287,7 @@ def expected(root: Path) -> pd.DataFrame:
     return pd.concat([found, pd.DataFrame({"distance": every, "value": 0.0, "key": INDEPENDENT})])
 
 
-def loss_by_position(root: Path) -> pd.DataFrame | None:
+def loss_by_position(root: Path) -> pd.DataFrame:
     """With ``middle``, that of the range of positions."""
     found = POSITION_LOSS.read(root)
-    return None if found is None else found.assign(middle=(found["first"] + found["last"] + 1) / 2)
+    return found.assign(middle=(found["first"] + found["last"] + 1) / 2)

@@ -231,11 +231,9 @@ def derived(root: Path) -> pd.DataFrame:
     return pd.DataFrame([(0.5, "positive", 2.7e-5), (0.5, "trigonometric", 1e-5)], columns=columns)
 
 
-def trained(root: Path) -> pd.DataFrame | None:
+def trained(root: Path) -> pd.DataFrame:
     """By variant and seed the geometric mean over layers of both errors, with the scale of the variant's inputs."""
     found = TRAINED.read(root)
-    if found is None:
-        return None
     scales = found.groupby("variant")["input_scale"].mean()
     errors = {"log10_kernel_error": "kernel", "log10_attention_error": "attention"}
     keys = ["variant", "seed", "estimator", "directions", "num_features"]

@@ -19,7 +19,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
     return collect_answers(root, comparison, objective)
 
 
-def samples(rows: Rows) -> pd.DataFrame | None:
+def samples(rows: Rows) -> pd.DataFrame:
     """The table of samples: who says what, an answer a row, of each that some variant gives."""
 
     def told(said: "pd.Series[str]") -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -102,55 +103,46 @@ def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
             module.rope_scaling = scaling
 
 
-def by_position(root: Path) -> pd.DataFrame | None:
+def by_position(root: Path) -> pd.DataFrame:
     """What the longest windows add to the loss of the same targets in windows of the training length.
 
     Columns variant, seed, offset, value: by the middle of a range of positions in the longest windows, of models as
     trained, for variants that were evaluated there.
     """
-    measured = LOSSES.read(root)
-    if measured is None:
-        return None
-    keys = ["variant", "seed", "first", "last"]
+    measured, keys = LOSSES.read(root), ["variant", "seed", "first", "last"]
     short = measured[measured["method"] == IN_SHORT_WINDOWS].set_index(keys)["bits_per_byte"]
     longest = measured[(measured["method"] == AS_TRAINED) & (measured["length"] == measured["length"].max())]
     added = (longest.set_index(keys)["bits_per_byte"] - short).dropna().rename("value").reset_index()
-    return added.assign(offset=(added["first"] + added["last"] + 1) / 2).drop(columns=["first", "last"])
+    return added.assign(offset=(added.pop("first") + added.pop("last") + 1) / 2)
 
 
-def by_length(root: Path) -> pd.DataFrame | None:
+def by_length(root: Path) -> pd.DataFrame:
     """Mean over all positions: columns variant, seed, method, length, value."""
-    measured = LOSSES.read(root)
-    if measured is None:
-        return None
-    return window_means(measured[measured["method"] != IN_SHORT_WINDOWS]).rename(columns={"bits_per_byte": "value"})
+    return window_means(LOSSES.read(root)).rename(columns={"bits_per_byte": "value"})
 
 
-def stretched(root: Path) -> pd.DataFrame | None:
+def stretched(root: Path) -> pd.DataFrame:
     """The same of the variants whose RoPE was stretched too."""
     means = by_length(root)
-    return None if means is None else means[means.groupby("variant")["method"].transform("nunique") > 1]
+    return means[means.groupby("variant")["method"].transform("nunique") > 1]
 
 
 def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     """Mean over all positions: columns variant, seed, method, length, bits_per_byte.
 
-    Of windows whose positions are all there, in the ranges of ``by_bin``.
+    Of windows whose positions are all there, in the ranges of ``by_bin``; without ``IN_SHORT_WINDOWS``.
     """
-    size = measured["last"] - measured["first"] + 1
-    weighted = measured.assign(total=measured["bits_per_byte"] * size, size=size)
-    keys = ["variant", "seed", "method", "length"]
-    grouped: Any = weighted.groupby(keys, sort=False)
-    whole_windows = [
-        set(zip(rows["first"], rows["last"], strict=True)) == set(bins(place[-1])) for place, rows in grouped
-    ]
-    sums = grouped[["total", "size"]].sum().loc[whole_windows]
-    return (sums["total"] / sums["size"]).rename("bits_per_byte").reset_index()
+    keys, parts = ["variant", "seed", "method", "length"], []
+    grouped: Any = measured[measured["method"] != IN_SHORT_WINDOWS].groupby(keys, sort=False)
+    for place, rows in grouped:
+        if {*zip(rows["first"], rows["last"], strict=True)} == {*bins(place[-1])}:
+            parts.append((*place, np.average(rows["bits_per_byte"], weights=rows["last"] - rows["first"] + 1)))
+    return pd.DataFrame(parts, columns=[*keys, "bits_per_byte"])
 
 
 def by_factor(measured: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """``window_means`` by the factor of the training length."""
-    means = window_means(measured[measured["method"] != IN_SHORT_WINDOWS])
+    means = window_means(measured)
     return means.assign(factor=means["length"] / comparison.config["context"])
 
 

@@ -8,9 +8,7 @@ import pandas as pd
 import torch
 
 from experiments.config import Config
-from experiments.console import make_console
 from experiments.records.csv_files import TEXT, number, whole
-from experiments.records.record import run_status
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
 from experiments.studies.answers import SHOWN as SHOWN
@@ -46,49 +44,27 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
 
 
 def measure_costs(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
-    """Time and peak memory of reading one text that is as long as the variant reads, by variant.
-
-    All variants with a finished run are measured in turn, unless all of them are measured already.
-    """
-    done = [
-        variant
-        for variant in comparison.variants
-        if any(run_status(root, variant.name, seed).state == "done" for seed in comparison.seeds)
-    ]
-    there = COSTS.read(root)
-    if not done or (there is not None and {variant.name for variant in done} <= {*there["variant"]}):
-        return []
-    make_console().print(f"time and memory of a document: {len(done)} variants")
-    device, config = measuring_device(comparison), Config(**comparison.config)
+    """Write documents.csv: time and peak memory of reading one text that is as long as the variant reads."""
+    device, config = str(measuring_device(comparison)), Config(**comparison.config)
     of_each = {
         variant.name: (
             variant.name,
             replace(config, **variant.settings),
             Shape(objective.vocabulary, comparison.context_of(variant), objective.kind, objective.outputs),
+            device,
         )
-        for variant in done
+        for variant in comparison.variants
     }
-    reads = {name: reading(*each, str(device)) for name, each in of_each.items()}
-    seconds, failures = benchmark.time_in_turn(
-        reads,
-        threads=config.threads,
-        sample_seconds=SAMPLE_SECONDS,
+
+    def context_and_bytes(name: str) -> dict[str, int]:
+        peak = benchmark.in_fresh_process(memory_here, *of_each[name])
+        return {"context": of_each[name][1].context, "bytes": peak}
+
+    return COSTS.time(
+        *(root, comparison, "the cost of a document", lambda name: reading(*of_each[name]), context_and_bytes),
         rounds=ROUNDS,
-        fewest_rounds=ROUNDS,
-        budget=0,
+        sample_seconds=SAMPLE_SECONDS,
     )
-    parts = []
-    for name, values in seconds.items():
-        try:
-            peak = benchmark.in_fresh_process(memory_here, *of_each[name], str(device))
-        except RuntimeError as error:
-            failures[name] = str(error)
-            continue
-        context = of_each[name][1].context
-        rows = [(name, place, context, value, peak) for place, value in enumerate(values)]
-        parts.append(pd.DataFrame(rows, columns=COSTS.columns))
-    COSTS.write(root, *parts)
-    return [f"the cost of a document leaves out {name}: {why}" for name, why in failures.items()]
 
 
 def reading(variant: str, config: Config, shape: Shape, device: str) -> Callable[[], object]:
@@ -113,7 +89,7 @@ def memory_here(variant: str, config: Config, shape: Shape, device: str) -> int:
     return rise
 
 
-def samples(rows: Rows) -> pd.DataFrame | None:
+def samples(rows: Rows) -> pd.DataFrame:
     """The table of samples: what the variants that differ in their length alone say, at each length."""
     facts = rows.facts.sort_values("context", kind="stable")
     order = rows.facts["without_length"].unique()

@@ -82,11 +82,7 @@ def _redrawn(every: int, sample: ReadSample) -> ReadSample:
     return read
 
 
-def risen(root: Path) -> pd.DataFrame | None:
+def risen(root: Path) -> pd.DataFrame:
     """By variant and seed the loss with new features, mean over draws, minus that with its own."""
-    redrawn = REDRAWN.read(root)
-    if redrawn is None:
-        return None
-    losses = redrawn.pivot(index=["variant", "seed"], columns="draw", values="bits_per_byte")
-    found = losses.drop(columns=0).mean(axis=1) - losses[0]
-    return found.dropna().rename("value").reset_index()
+    losses = REDRAWN.read(root).pivot(index=["variant", "seed"], columns="draw", values="bits_per_byte")
+    return (losses.drop(columns=0).mean(axis=1) - losses[0]).dropna().rename("value").reset_index()

@@ -7,6 +7,7 @@ times every one of them once, and what is compared is compared within a round.
 import contextlib
 import ctypes
 import gc
+import math
 import multiprocessing
 import sys
 import time
@@ -25,7 +26,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def time_in_turn(
-    calls: Mapping[Key, Call], *, threads: int, sample_seconds: float, rounds: int, fewest_rounds: int, budget: float
+    calls: Mapping[Key, Call],
+    *,
+    threads: int,
+    sample_seconds: float,
+    rounds: int,
+    fewest_rounds: int = 0,
+    budget: float = math.inf,
 ) -> tuple[dict[Key, list[float]], dict[Key, str]]:
     """Seconds per call of every competitor, a value for each round; and why the others are missing.
 

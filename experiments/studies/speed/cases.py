@@ -20,10 +20,13 @@ from experiments.config import Config
 from experiments.studies.speed import study
 from experiments.studies.speed.study import (
     AFTER,
+    BEFORE,
     BUSY,
     CHUNKED,
     DECODING,
+    ELU,
     EQ_19,
+    NONE,
     OURS,
     PERFORMER,
     SDPA,
@@ -32,15 +35,18 @@ from experiments.studies.speed.study import (
     after,
 )
 from experiments.train.models import Shape, build_model, check_parameters_match, count_parameters
-from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.blocks import Block
 from linear_rope.features import FavorPlus, GivenFeatures
 
-POSITIONS = ("none", "learned", "sinusoidal", "rope", "rope-before", "rope-after")
-"""whose cost is measured with each kernel; of softmax attention that of alibi too"""
+POSITIONS = {
+    "softmax": ("none", "learned", "sinusoidal", "rope", "alibi"),
+    "favor+": ("none", "learned", "sinusoidal", "rope before", "rope after"),
+    "elu+1": ("none", "learned", "sinusoidal", "rope before", "rope after"),
+}
+"""whose cost is measured, by kernel"""
 
 
 class Call(NamedTuple):
@@ -56,24 +62,20 @@ class Call(NamedTuple):
 
 def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     """Who is measured at this length, ours first."""
-    if topic == "module":
-        return [after(config.num_features), after(config.fewer_features), study.BEFORE, study.NONE, study.ELU, SOFTMAX]
-    if topic == "mapped":
-        return [AFTER, SOFTMAX] + [PERFORMER] * (performer_gib(topic, length, config) <= config.performer_gib)
-    if topic == "positions":
-        names = [f"{kernel}-{position}" for kernel in ("softmax", "favor+", "elu+1") for position in POSITIONS]
-        names.insert(4, "softmax-alibi")
-        return [name.replace("-", " ") for name in names if name in VARIANTS]
-    if topic == "decays":
-        return list(study.DECAYS)
-    if topic in (DECODING, BUSY):
-        is_there = topic == DECODING and length in config.performer_contexts
-        return [AFTER, study.ELU, SOFTMAX] + [PERFORMER] * is_there
-    performer = [PERFORMER] * (performer_gib(topic, length, config) <= config.performer_gib)
-    if topic == "training":
-        return [AFTER, study.BEFORE, study.NONE, SOFTMAX, *performer]
-    peers = {study.FAST_TRANSFORMERS: why_no_fast_transformers(config), study.FLA: why_no_fla(config)}
-    return [OURS, EQ_19, EQ_19 + CHUNKED, SDPA, *performer, *(name for name, why in peers.items() if why is None)]
+    peers = {study.FAST_TRANSFORMERS: why_no_fast_transformers, study.FLA: why_no_fla}
+    names = {
+        "operation": [OURS, EQ_19, EQ_19 + CHUNKED, SDPA],
+        "mapped": [AFTER, SOFTMAX],
+        "module": [after(config.num_features), after(config.fewer_features), BEFORE, NONE, ELU, SOFTMAX],
+        "training": [AFTER, BEFORE, NONE, SOFTMAX],
+        "positions": [f"{kernel} {position}" for kernel, positions in POSITIONS.items() for position in positions],
+        "decays": list(study.DECAYS),
+    }.get(topic, [AFTER, ELU, SOFTMAX])
+    if topic == DECODING and length in config.performer_contexts:
+        return [*names, PERFORMER]
+    if topic in ("operation", "mapped", "training") and performer_gib(topic, length, config) <= config.performer_gib:
+        names.append(PERFORMER)
+    return names + [name for name, why in peers.items() if topic == "operation" and why(config) is None]
 
 
 def build(topic: str, direction: str, name: str, length: int, config: SpeedConfig) -> Call:
@@ -81,15 +83,10 @@ def build(topic: str, direction: str, name: str, length: int, config: SpeedConfi
     torch.manual_seed(0)
     if name in (study.SGEMM, study.COPY):
         # In the precision of the others: on CUDA it is the rate of the tensor cores that theirs is to be seen beside.
-        place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
-        a, b = torch.randn(2, config.gemm_size, config.gemm_size, **place)
+        a, b = torch.randn(2, config.gemm_size, config.gemm_size, device=config.device, dtype=dtype_of(config))
         return Call(partial(torch.mm, a, b) if name == study.SGEMM else partial(b.copy_, a))
-    if topic in ("operation", "rate"):
-        return _operation(direction, name, length, config)
-    if topic == "mapped":
-        return _mapped(direction, name, length, config)
-    if topic == "module":
-        return _module(direction, name, length, config)
+    if topic in _DIFFERENTIATED:
+        return _differentiated(direction, *_DIFFERENTIATED[topic](name, length, config), config)
     if topic in (DECODING, BUSY):
         return _decoding(name, length, config)
     model = language_model(name, length, config)
@@ -147,13 +144,22 @@ def why_no_fla(config: SpeedConfig) -> str | None:
     return None
 
 
-def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+Differentiated = tuple[Callable[[], Tensor], list[Tensor], Tensor]
+"""the forward pass, the tensors whose gradients the backward pass makes, and one of the output's size"""
+
+
+def dtype_of(config: SpeedConfig) -> torch.dtype:
+    found: torch.dtype = getattr(torch, config.precision)
+    return found
+
+
+def _operation(name: str, length: int, config: SpeedConfig) -> Differentiated:
     """A competitor's operation on positive q, k of (1, H, N, M), or (1, H, N, D) for softmax, and v (1, H, N, D)."""
     width = config.head_dim if name == SDPA else config.num_features
-    place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
+    place: Any = {"device": config.device, "dtype": dtype_of(config)}
     q, k = (torch.rand(1, config.heads, length, width, **place).requires_grad_() for _ in range(2))
     v = torch.randn(1, config.heads, length, config.head_dim, **place).requires_grad_()
-    return _differentiated(direction, lambda: _OPERATIONS[name](q, k, v), [q, k, v], v, config)
+    return lambda: _OPERATIONS[name](q, k, v), [q, k, v], v
 
 
 def _performer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -178,12 +184,11 @@ def _fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (y / (q * k.cumsum(1)).sum(-1, keepdim=True)).transpose(1, 2)
 
 
+_ours = partial(linear_attention, causal=True, feature_map=GivenFeatures())
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    OURS: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="none"),
-    EQ_19: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="after"),
-    EQ_19 + CHUNKED: partial(
-        linear_attention, causal=True, feature_map=GivenFeatures(), rope="after", implementation="chunked"
-    ),
+    OURS: partial(_ours, rope="none"),
+    EQ_19: partial(_ours, rope="after"),
+    EQ_19 + CHUNKED: partial(_ours, rope="after", implementation="chunked"),
     SDPA: partial(F.scaled_dot_product_attention, is_causal=True),
     PERFORMER: _performer,
     study.FAST_TRANSFORMERS: _fast_transformers,
@@ -191,11 +196,10 @@ _OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def _mapped(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+def _mapped(name: str, length: int, config: SpeedConfig) -> Differentiated:
     """A competitor's attention as a user calls it, with its map and rotation, on q, k and v of (1, H, N, D)."""
-    place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
     shape = (3, 1, config.heads, length, config.head_dim)
-    q, k, v = (x.requires_grad_() for x in torch.randn(shape, **place))
+    q, k, v = (x.requires_grad_() for x in torch.randn(shape, device=config.device, dtype=dtype_of(config)))
     attend: Callable[[Tensor, Tensor, Tensor], Tensor] = _softmax_rope
     if name == PERFORMER:
         from performer_pytorch import FastAttention
@@ -204,7 +208,7 @@ def _mapped(direction: str, name: str, length: int, config: SpeedConfig) -> Call
     elif name == AFTER:
         feature_map = FavorPlus(config.head_dim, config.num_features).to(config.device)
         attend = partial(linear_attention, causal=True, feature_map=feature_map)
-    return _differentiated(direction, lambda: attend(q, k, v), [q, k, v], v, config)
+    return lambda: attend(q, k, v), [q, k, v], v
 
 
 def _softmax_rope(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -216,7 +220,7 @@ def _softmax_rope(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _differentiated(
     direction: str, run: Callable[[], Tensor], inputs: list[Tensor], like: Tensor, config: SpeedConfig
 ) -> Call:
-    """The forward pass without a graph, or forward and backward; ``like`` is of the output's size."""
+    """The forward pass without a graph, or forward and backward."""
     gradient = torch.randn_like(like)
 
     def forward() -> Tensor:
@@ -236,22 +240,18 @@ def _autocast(config: SpeedConfig) -> torch.autocast:
     return torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
-def _softmax_backend(config: SpeedConfig, *, biased: bool = False) -> contextlib.AbstractContextManager[Any]:
+def _softmax_backend(config: SpeedConfig, model: nn.Module | None = None) -> contextlib.AbstractContextManager[Any]:
     """Within it PyTorch's softmax attention is FlashAttention or raises, where the settings allow FlashAttention.
 
-    It takes no bias of the scores: if ``biased``, PyTorch picks the backend.
+    It takes no bias of the scores: if the model adds one, as ALiBi and decays do, PyTorch picks the backend.
     """
+    modules = model.modules() if model else ()
+    biased = any(isinstance(each, SoftmaxRoPEAttention) and (each.alibi or each.decay is not None) for each in modules)
     is_flash = config.takes_flash_attention and not biased
     return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if is_flash else contextlib.nullcontext()
 
 
-def _adds_bias(model: nn.Module) -> bool:
-    """Whether a softmax attention of the model adds to its scores, as ALiBi and decays do."""
-    softmax = (module for module in model.modules() if isinstance(module, SoftmaxRoPEAttention))
-    return any(module.alibi or module.decay is not None for module in softmax)
-
-
-def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+def _module(name: str, length: int, config: SpeedConfig) -> Differentiated:
     dim = config.heads * config.head_dim
     kind, _, features = name.partition(", M=")
     variant = study.variant(kind)
@@ -264,8 +264,10 @@ def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call
         options["num_features"] = int(features or config.num_features)
     module = attention(dim, config.heads, **options).to(config.device)
     x = torch.randn(1, length, dim, device=config.device, requires_grad=True)
-    run = _autocast(config)(lambda: module(x))
-    return _differentiated(direction, run, [x, *module.parameters()], x, config)
+    return _autocast(config)(lambda: module(x)), [x, *module.parameters()], x
+
+
+_DIFFERENTIATED = {"rate": _operation, "operation": _operation, "mapped": _mapped, "module": _module}
 
 
 def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
@@ -292,11 +294,10 @@ def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     """A step of AdamW on one sequence."""
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(256, (1, length + 1), device=config.device)
-    biased = _adds_bias(model)
 
     def step(length: int = length) -> None:
         optimizer.zero_grad()
-        with _softmax_backend(config, biased=biased), _autocast(config):
+        with _softmax_backend(config, model), _autocast(config):
             logits = model(tokens[:, :length])
         F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1 : length + 1].flatten()).backward()
         optimizer.step()

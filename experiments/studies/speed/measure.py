@@ -15,7 +15,7 @@ from experiments.console import make_console
 from experiments.records.schema import Comparison
 from experiments.studies.speed import benchmark, records
 from experiments.studies.speed.cases import build, competitors, left_out
-from experiments.studies.speed.records import MemoryMeasurement, TimeMeasurement, read_records
+from experiments.studies.speed.records import Measurement, read_records
 from experiments.studies.speed.study import (
     AFTER,
     BUSY,
@@ -26,44 +26,40 @@ from experiments.studies.speed.study import (
     OURS,
     SGEMM,
     SOFTMAX,
-    STEP,
     SpeedConfig,
 )
 from linear_rope.ops.linear.chunked import CHUNK_SIZE
 
 
-def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement]:
+def planned(config: SpeedConfig) -> Iterator[Measurement]:
     """Every measurement of a complete run, empty, what it says most about first."""
-    return (each for each in _of_every_topic(config) if config.measures(each.topic))
-
-
-def _of_every_topic(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement]:
-    def times(topic: str, length: int | None, cases: list[tuple[str, int]]) -> Iterator[TimeMeasurement]:
-        place: Any = {"topic": topic, "length": length, "cases": tuple(cases), "chunk_size": CHUNK_SIZE}
-        return (TimeMeasurement(direction=direction, samples=[], **place) for direction in DIRECTIONS[topic])
-
     limits = [SGEMM, COPY] if config.device == "cuda" else [SGEMM]
-    cases = [(name, config.gemm_size) for name in limits] + [(OURS, n) for n in config.lengths]
-    yield from times("rate", None, cases)
+    lengths = {**dict.fromkeys(("operation", "mapped", "module"), config.lengths), "training": config.training_lengths}
+    groups: dict[str, Any] = {"rate": {None: [(name, config.gemm_size) for name in limits]}}
+    groups["rate"][None] += [(OURS, n) for n in config.lengths]
     for topic in (DECODING, BUSY):
-        yield from times(topic, None, [(name, n) for n in config.contexts for name in competitors(topic, n, config)])
-    for topic in ("operation", "mapped", "module", "training"):
-        for n in config.training_lengths if topic == "training" else config.lengths:
-            cases = [(name, n) for name in competitors(topic, n, config)]
-            yield from times(topic, n, cases)
-            has_memory = topic != "mapped" and (config.memory_lengths is None or n in config.memory_lengths)
-            for case in cases if has_memory else []:
-                place: Any = {"topic": topic, "direction": DIRECTIONS[topic][-1], "length": n, "cases": (case,)}
-                yield MemoryMeasurement(**place, case=case[0])
+        groups[topic] = {None: [(name, n) for n in config.contexts for name in competitors(topic, n, config)]}
+    for topic, measured in (lengths | dict.fromkeys(("positions", "decays"), config.position_lengths)).items():
+        groups[topic] = {n: [(name, n) for name in competitors(topic, n, config)] for n in measured}
     longest = max(config.lengths)
-    for name in [AFTER, AFTER + CHUNKED, SOFTMAX] if longest not in config.training_lengths else []:
-        yield MemoryMeasurement(topic="training", direction=STEP, length=longest, cases=((name, longest),), case=name)
-    for n in config.position_lengths:
-        for topic in ("positions", "decays"):
-            yield from times(topic, n, [(name, n) for name in competitors(topic, n, config)])
+    for topic in filter(config.measures, groups):
+        for length, cases in groups[topic].items():
+            for direction in DIRECTIONS[topic]:
+                place: Any = {"topic": topic, "direction": direction, "length": length, "chunk_size": CHUNK_SIZE}
+                yield Measurement(kind="time", cases=tuple(cases), **place)
+            if topic in ("operation", "module", "training") and length in (config.memory_lengths or lengths[topic]):
+                yield from (memory_of(topic, *case) for case in cases)
+        if topic == "training" and longest not in config.training_lengths:
+            yield from (memory_of(topic, name, longest) for name in (AFTER, AFTER + CHUNKED, SOFTMAX))
 
 
-def missing(root: Path, config: SpeedConfig) -> list[TimeMeasurement | MemoryMeasurement]:
+def memory_of(topic: str, name: str, length: int) -> Measurement:
+    """That of a competitor's memory, empty."""
+    cases, direction = ((name, length),), DIRECTIONS[topic][-1]
+    return Measurement(kind="memory", topic=topic, direction=direction, length=length, cases=cases, case=name)
+
+
+def missing(root: Path, config: SpeedConfig) -> list[Measurement]:
     """What is planned and not on record, or on record with a failure."""
     done = {record.plan for record in read_records(root) if not record.failures}
     return [each for each in planned(config) if each.plan not in done]
@@ -79,13 +75,11 @@ def notes(root: Path, config: SpeedConfig) -> list[str]:
 def measure(root: Path, comparison: Comparison, objective: object) -> list[str]:
     """Make every missing measurement; returns a sentence for each that failed."""
     config = records.read_config(comparison)
-    console = make_console()
-    run = uuid.uuid4().hex[:12]
-    failures = []
+    console, run, failures = make_console(), uuid.uuid4().hex[:12], list[str]()
     todo = missing(root, config)
     for index, each in enumerate(todo, start=1):
         console.print(f"{index} of {len(todo)}: {each}", soft_wrap=True)
-        results, reasons = _times(each, config) if isinstance(each, TimeMeasurement) else _memory(each, config)
+        results, reasons = (_times if each.kind == "time" else _memory)(each, config)
         failed = [records.Failure(name, length, why) for (name, length), why in reasons.items()]
         record = replace(each, run=run, failures=failed, **results)
         failures += record.sentences
@@ -97,7 +91,7 @@ Found = tuple[dict[str, Any], dict[tuple[str, int], str]]
 """fields of a measurement, and why the cases that are not there failed"""
 
 
-def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
+def _times(plan: Measurement, config: SpeedConfig) -> Found:
     gc.collect()
     calls, failures = {}, {}
     for name, length in plan.cases:
@@ -119,14 +113,14 @@ def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
     return {"samples": samples}, failures | failed
 
 
-def _memory(plan: MemoryMeasurement, config: SpeedConfig) -> Found:
+def _memory(plan: Measurement, config: SpeedConfig) -> Found:
     try:
         return benchmark.in_fresh_process(memory_here, plan, config), {}
     except Exception as error:
         return {}, {plan.cases[0]: str(error)}
 
 
-def memory_here(plan: MemoryMeasurement, config: SpeedConfig) -> dict[str, Any]:
+def memory_here(plan: Measurement, config: SpeedConfig) -> dict[str, Any]:
     """The peak memory of a competitor; for a process of its own."""
     torch.set_num_threads(config.threads)
     name = plan.case
@@ -134,7 +128,7 @@ def memory_here(plan: MemoryMeasurement, config: SpeedConfig) -> dict[str, Any]:
         os.environ["LINEAR_ROPE_NATIVE"], name = "0", name.removesuffix(CHUNKED)
     benchmark.keep_no_freed_memory()
     # A call at a tiny length warms the process up.
-    build(plan.topic, plan.direction, name, min(16, plan.length), config).run()
-    call = build(plan.topic, plan.direction, name, plan.length, config)
+    build(plan.topic, plan.direction, name, min(16, plan.length or 16), config).run()
+    call = build(plan.topic, plan.direction, name, plan.length or 16, config)
     rise, method = benchmark.peak_memory(call.run, torch.device(config.device))
     return {"rise": rise, "returned": call.returned_bytes, "method": method}

@@ -1,7 +1,7 @@
-"""The speed study's record: ``measurements.jsonl``, a ``TimeMeasurement`` or ``MemoryMeasurement`` a line."""
+"""The speed study's record: ``measurements.jsonl``, a ``Measurement`` a line."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -35,18 +35,29 @@ class Sample(Struct, omit_defaults=True):
     state_bytes: Positive | None = None
 
 
-class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
+class Measurement(Struct, kw_only=True, omit_defaults=True):
     """One measurement: what is measured together, and its results. A killed run loses one at most."""
 
+    kind: Literal["time", "memory"]
     topic: str
     direction: str
     length: Length | None
     """None where several lengths are timed in the same rounds"""
     cases: tuple[tuple[str, Length], ...]
-    """(competitor, length) of all that is measured"""
+    """(competitor, length) of all that is measured; of memory it is one"""
     run: str = "not recorded"
     """the process run that made it"""
     failures: list[Failure] = []
+    samples: list[Sample] = []
+    """of competitors timed in turn, so all have as many rounds"""
+    chunk_size: Length | None = None
+    """tokens of a chunk of the operation; with the topic "rate" it is there"""
+    case: str = ""
+    """whose memory it is"""
+    rise: Natural | None = None
+    returned: Natural | None = None
+    """bytes, as ``results.memory`` has them"""
+    method: str = ""
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS.get(self.topic, ())[-1 if self.kind == "memory" else 0 :]:
@@ -54,6 +65,10 @@ class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
                 f"topic and direction are {self.topic!r} and {self.direction!r}; expected a topic of "
                 f"{', '.join(DIRECTIONS)} and a direction it is measured in"
             )
+        if self.topic == "rate" and self.chunk_size is None:
+            raise ValueError("chunk_size is missing")
+        if len({len(sample.seconds) for sample in self.samples}) > 1:
+            raise ValueError("its samples differ in their number of rounds")
 
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
@@ -61,46 +76,15 @@ class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
         return f"{self.kind} of {self.topic}, {self.direction}, N = {lengths}: {names}"
 
     @property
-    def kind(self) -> str:
-        """ "time" or "memory" """
-        return str(self.__struct_config__.tag)
-
-    @property
     def plan(self) -> tuple[object, ...]:
         """The case that this measures."""
-        return self.kind, self.topic, self.direction, self.length, frozenset(self.cases)
+        return self.kind, self.topic, self.direction, self.length, self.case, frozenset(self.cases)
 
     @property
     def sentences(self) -> list[str]:
         """One for each failure."""
         what = f"{self.kind} of {self.topic}, {self.direction}"
         return [f"{what}, N = {each.length:,}: {each.case}: {each.reason}" for each in self.failures]
-
-
-class TimeMeasurement(Measurement, tag="time"):
-    """Competitors timed in turn, so all have as many rounds."""
-
-    samples: list[Sample]
-    chunk_size: Length | None = None
-    """tokens of a chunk of the operation; with the topic "rate" it is there"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.topic == "rate" and self.chunk_size is None:
-            raise ValueError("chunk_size is missing")
-        for index, sample in enumerate(self.samples):
-            if len(sample.seconds) != len(self.samples[0].seconds):
-                raise ValueError(f"samples[{index}].seconds has another number of rounds than samples[0].seconds")
-
-
-class MemoryMeasurement(Measurement, tag="memory"):
-    """A competitor's memory in bytes, as ``Results.memory_table`` says."""
-
-    length: Length
-    case: str
-    rise: Natural | None = None
-    returned: Natural | None = None
-    method: str = ""
 
 
 def read_config(comparison: Comparison) -> SpeedConfig:
@@ -113,18 +97,15 @@ def read_config(comparison: Comparison) -> SpeedConfig:
     return decoded(config, SpeedConfig, "comparison.json, config", "run the comparison again to write it anew")
 
 
-def read_records(root: Path) -> list[TimeMeasurement | MemoryMeasurement]:
+def read_records(root: Path) -> list[Measurement]:
     """Every measurement; where one was made again, the later.
 
     Raises:
         ValueError: a line is no measurement; the message names it.
     """
-    latest: dict[object, TimeMeasurement | MemoryMeasurement] = {}
-    for line, where, remedy in read_lines(root / RECORDS, REMEDY):
-        kind: type[TimeMeasurement | MemoryMeasurement] = TimeMeasurement | MemoryMeasurement  # type: ignore[assignment]
-        record = decoded(line, kind, where, remedy)
-        latest[record.plan[:4], getattr(record, "case", None)] = record
-    return list(latest.values())
+    lines = read_lines(root / RECORDS, REMEDY)
+    records = [decoded(line, Measurement, where, remedy) for line, where, remedy in lines]
+    return list({record.plan[:-1]: record for record in records}.values())
 
 
 def append_record(root: Path, record: Measurement) -> None:

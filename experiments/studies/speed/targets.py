@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.show.rows import Rows
-from experiments.studies.speed.results import MIB, Results, crossover, in_quartiles, memory, quartiles, rate
+from experiments.studies.speed.results import MIB, RATES, Results, crossover, in_quartiles, quartiles, rate
 from experiments.studies.speed.study import FOLDER
 from experiments.study import fill, read_toml
 
@@ -32,23 +32,20 @@ Found = tuple[str, bool]
 
 def targets(root: Path) -> pd.DataFrame:
     """Every target of the project beside what was measured, and what else is of interest beside them."""
-    results = Results.of(root)
+    results, rows = Results(root), []
     settings = asdict(results.config)
     is_judged = all(settings[name] in np.atleast_1d(value) for name, value in SETTING.items())
-    judge, rows = Judge(root, results), []
-    for line in LINES:
-        if not results.config.measures(line["topic"]):
-            continue
-        if line.get("own_preset") and results.config.topics is None:
-            line = line | {"target": ""}
-        values = {k: fill(v, settings | line) if isinstance(v, str) else v for k, v in line.items()}
+    judge = Judge(results, rate(root).set_index("length", drop=False))
+    for line in (line for line in LINES if results.config.measures(line["topic"])):
+        words = line | ({"target": ""} if line.get("own_preset") and results.config.topics is None else {})
+        words = {k: fill(v, settings | words) if isinstance(v, str) else v for k, v in words.items()}
         try:
-            measured, is_met = getattr(judge, line["quantity"])(SimpleNamespace(**values))
-            verdict = (MET if is_met else MISSED) if line["target"] and is_judged else NO_TARGET
+            measured, is_met = getattr(judge, line["quantity"])(SimpleNamespace(**words))
+            verdict = (MET if is_met else MISSED) if words["target"] and is_judged else NO_TARGET
         except LookupError:  # the results have nothing of the kind
             measured, verdict = "", NOT_MEASURED
-        if measured or line["target"]:
-            rows.append((values["what"], values["target"], measured, verdict))
+        if measured or words["target"]:
+            rows.append((words["what"], words["target"], measured, verdict))
     return pd.DataFrame(rows, columns=["what", "target", "measured", "verdict"])
 
 
@@ -59,11 +56,11 @@ def table(rows: Rows) -> pd.DataFrame:
 class Judge:
     """A method for each quantity of targets.toml: what is found of a line. Raises LookupError if it is not there."""
 
-    def __init__(self, root: Path, results: Results) -> None:
-        self.results, self.memory_table, self.rate_table = results, memory(root), rate(root)
+    def __init__(self, results: Results, rates: pd.DataFrame) -> None:
+        self.results, self.rates = results, rates
 
     def _gains(self, line: SimpleNamespace) -> dict[int, np.ndarray]:
-        return self.results.speedups(line.topic, line.direction, line.ours, line.other)
+        return self.results.gains(line.topic, line.direction, line.ours, line.other)
 
     def speedup(self, line: SimpleNamespace) -> Found:
         found = quartiles(self._gains(line)[line.length])
@@ -74,29 +71,28 @@ class Judge:
         return in_quartiles(found, "+.1%"), found[0] <= line.bound
 
     def memory(self, line: SimpleNamespace) -> Found:
-        bytes_of = self.memory_table.set_index(["topic", "length", "case"])[line.column]
+        bytes_of = self.results.memory.set_index(["topic", "length", "case"])[line.column]
         mine, theirs = (float(bytes_of[line.topic, line.length, case]) for case in (line.ours, line.other))
         if not line.bound:
             return f"{mine / MIB:,.1f} MiB of {theirs / MIB:,.1f} MiB", True
         words = f"{mine / MIB:,.1f} MiB of {theirs / MIB:,.0f} MiB: 1/{theirs / max(mine, 1):.1f}"
         return words, mine * line.bound <= theirs
 
-    def _rates(self, line: SimpleNamespace) -> pd.DataFrame:
-        rows = self.rate_table[self.rate_table["direction"] == line.direction]
-        return _in_range(rows.set_index("length", drop=False), line)
-
     def smallest_share(self, line: SimpleNamespace) -> Found:
         row = self._rates(line).nsmallest(1, "causal_share").iloc[0]
-        share = in_quartiles(row[["causal_share", "causal_low", "causal_high"]].tolist(), ".0%")
+        share = in_quartiles(row[[*RATES["share"]]].tolist(), ".0%")
         words = f"by the fewest operations; {row['dense_share']:.0%} counting whole chunks"
         return f"{share} at N = {row['length']:,} {words}", row["causal_share"] >= line.bound
 
     def flat_cost(self, line: SimpleNamespace) -> Found:
         return _flat(self._rates(line)["cost"], line)
 
+    def _rates(self, line: SimpleNamespace) -> pd.DataFrame:
+        return _in_range(self.rates[self.rates["direction"] == line.direction], line)
+
     def flat_decoding(self, line: SimpleNamespace) -> Found:
-        wanted = line.topic, line.direction, line.ours
-        seconds = {n: found for (*at, n, case), found in self.results.seconds.items() if (*at, case) == wanted}
+        wanted = "time", line.topic, line.direction, line.ours
+        seconds = {n: found for (*at, n, case), found in self.results.needs.items() if (*at, case) == wanted}
         within = _in_range(pd.DataFrame.from_dict(seconds, orient="index"), line)
         return _flat((within / within.mean()).median(axis=1), line)
 
@@ -105,19 +101,17 @@ class Judge:
         known = self._gains(line)
         there = in_quartiles(quartiles(known[line.length]), ".3g", " times")
         medians = {n: float(np.median(gain)) for n, gain in known.items()}
-        crossing = crossover(medians)
+        where, crossing = "not faster at the largest N", crossover(medians)
         if crossing is not None:
             where = f"faster from N = {crossing:,.0f}"
         elif min(medians.values()) > 1:
             where = f"faster from N = {min(known):,} or less"
-        else:
-            where = "not faster at the largest N"
         is_met = all(median > 1 for n, median in medians.items() if n >= line.length)
         return f"{there} at N = {line.length:,}; {where}", is_met
 
     def constant_state(self, line: SimpleNamespace) -> Found:
-        states = self.results.sizes("state_bytes")
-        sizes = sorted(states[states["case"] == line.ours]["value"])
+        needs = self.results.needs.items()
+        sizes = sorted(size.item() for (kind, *_, case), size in needs if (kind, case) == ("state_bytes", line.ours))
         ends = dict.fromkeys((sizes[0], sizes[-1]))
         return " to ".join(f"{size / 1024:,.0f} KiB" for size in ends), len(ends) == 1
 

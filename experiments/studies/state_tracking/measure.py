@@ -74,11 +74,9 @@ def are_right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) 
 accuracy = ACCURACIES.samples("seed")
 
 
-def tracked(root: Path) -> pd.DataFrame | None:
+def tracked(root: Path) -> pd.DataFrame:
     """The accuracy by the last position of each range; a variant "guessing" besides."""
     found, comparison = ACCURACIES.read(root), read_comparison(root)
-    if found is None:
-        return None
     chance = pd.DataFrame({"variant": "guessing", "seed": 0, "factor": FACTORS, "accuracy": guessing(comparison)})
     rows = pd.concat([found, chance]).rename(columns={"accuracy": "value"})
     return rows.assign(last=rows["factor"] * int(comparison.config["context"]))

@@ -1,7 +1,7 @@
 """The translations of the test split, their BLEU, and what the claims of the study compare."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,13 @@ from experiments.records.record import run_directory
 from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.show.rows import Rows
 from experiments.studies.answers import spread
-from experiments.studies.tables import RUN, Table
+from experiments.studies.tables import RUN, Table, measure_models
 from experiments.train.checkpoint import as_tensors, load_average
 from experiments.train.objectives import Objective
-from experiments.train.trained_models import finished_runs, trained_models
 from experiments.train.translation import AS_IT_IS, Translation, corpus_bleu, translate
 from experiments.train.translation import BEAMS as BEAMS
 from experiments.train.translation import LENGTH_PENALTY as LENGTH_PENALTY
+from linear_rope.model import EncoderDecoder
 
 AVERAGED = 5
 """checkpoints, in every preset (Vaswani et al. 2017, section 6.1)"""
@@ -50,50 +50,40 @@ TRANSLATIONS = Table(
 def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:
     """Write bleu.csv and translations.csv; returns sentences about what could not be measured.
 
-    They are written after every run. One whose weights were measured already is not translated again, and what was
-    measured of one whose weights are gone stays.
+    A run whose weights were measured already is not translated again.
     """
     if not isinstance(objective, Translation):
         return [f"--data {objective.corpus.name} is no translation: no BLEU was measured; give --data multi30k"]
-    config, notes = Config(**comparison.config), list[str]()
+    config = Config(**comparison.config)
     chosen = objective.chosen("test", config.test_windows)
-    rows = objective.examples.test.iloc[chosen]
-    sources, references = rows["source"].tolist(), rows["target"].tolist()
-    before = SCORES.rows_by_run(root), TRANSLATIONS.rows_by_run(root)
-    nothing = pd.DataFrame()
-    found = {run: tuple(rows.get(run, nothing) for rows in before) for run in finished_runs(root, comparison)}
-    measured = [run for run, tables in found.items() if all(map(len, tables))]
-    for name, seed, model in trained_models(root, comparison, objective, "the translation", notes, measured):
+    pairs = objective.examples.test.iloc[chosen]
+    sources, references = pairs["source"].tolist(), pairs["target"].tolist()
+    before, texts_before = SCORES.by_run(root), TRANSLATIONS.by_run(root)
+
+    def translated(name: str, seed: int, model: EncoderDecoder) -> Iterator[tuple[pd.DataFrame, ...] | str]:
         try:
             count = load_average(run_directory(root, name, seed), model, config)
         except (ValueError, OSError) as error:
-            notes.append(f"the translation leaves out {name} seed {seed}: {error}")
-            continue
+            yield f"the translation leaves out {name} seed {seed}: {error}"
+            return
         if count < config.kept_checkpoints:
-            notes.append(f"{name} seed {seed} translates with the average of {count} checkpoints: no more are whole")
-        weights = digest_of(model)
-        if (name, seed) in measured and found[name, seed][0].iloc[0]["weights"] == weights:
-            continue
+            yield f"{name} seed {seed} translates with the average of {count} checkpoints: no more are whole"
+        weights, run = digest_of(model), (name, seed)
+        if run in before and run in texts_before and before[run].iloc[0]["weights"] == weights:
+            return
         said = translate(model, objective.tokenizer, config.context, sources)
         bleu, signature = corpus_bleu(said, references, objective.examples.language)
         score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
         texts = {"number": chosen, "source": sources, "reference": references, "translation": said}
         # Spread over all lengths: those at the beginning are the shortest.
-        kept = pd.DataFrame(texts).iloc[spread(np.arange(len(said)), KEPT)]
-        found[name, seed] = (
-            pd.DataFrame([{"variant": name, "seed": seed} | score]),
-            kept.assign(variant=name, seed=seed)[TRANSLATIONS.columns],
-        )
-        for table, parts in zip((SCORES, TRANSLATIONS), zip(*found.values(), strict=True), strict=True):
-            table.write(root, *filter(len, parts))
-    return notes
+        yield pd.DataFrame([score]), pd.DataFrame(texts).iloc[spread(np.arange(len(said)), KEPT)]
+
+    return measure_models((SCORES, TRANSLATIONS), root, comparison, objective, "the translation", translated)
 
 
-def samples(rows: Rows) -> pd.DataFrame | None:
+def samples(rows: Rows) -> pd.DataFrame:
     """Rows of strings: of each text itself, its reference, and the translation of each variant with the first seed."""
     found = TRANSLATIONS.read(rows.root)
-    if found is None:
-        return None
     mine = found[found["seed"] == found["seed"].min()]
     told = []
     for count, place in enumerate(spread(mine["number"].unique(), SHOWN), 1):
@@ -119,8 +109,10 @@ def bleu_difference(variant: str, other: str) -> ReadSample:
     """The BLEU of a variant minus that of another; not defined where neither is above that of the text itself."""
 
     def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
-        table, floor = SCORES.read(root), comparison.best_floor("bleu")
-        scores = {} if table is None else table.set_index(["variant", "seed"])["bleu"].to_dict()
+        scores, floor = (
+            SCORES.read(root).set_index(["variant", "seed"])["bleu"].to_dict(),
+            comparison.best_floor("bleu"),
+        )
 
         def difference(seed: int) -> float | None:
             if not {(variant, seed), (other, seed)} <= scores.keys():

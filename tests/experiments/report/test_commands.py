@@ -75,7 +75,7 @@ def test_a_study_without_a_table_has_none_for_a_paper(tmp_path, capsys, form):
     write_json(tmp_path / "comparison.json", comparison_fields(experiment="speed"))
     status, output, error = printed(capsys, "report", tmp_path, "--format", form)
     assert (status, output, error.count("\n")) == (2, "", 1)
-    assert "trains nothing, so it has no main table; its tables are the CSV files in it" in error
+    assert "trains nothing, so it has no main table; its tables are the CSV files of its report" in error
 
 
 @pytest.mark.slow

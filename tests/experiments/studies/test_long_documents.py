@@ -11,7 +11,7 @@ from experiments.cli import main
 from experiments.config import Config
 from experiments.data.registry import load_data
 from experiments.records.record import read_comparison
-from experiments.studies import answers
+from experiments.studies import answers, tables
 from experiments.studies.answers import ANSWERS, samples_of
 from experiments.studies.long_documents import measure as measured
 from experiments.train.chosen_objective import make_objective
@@ -50,7 +50,7 @@ def test_a_run_has_costs_samples_and_a_report(made):
 @pytest.mark.slow
 def test_what_is_measured_is_not_timed_again(made, monkeypatch):
     before = (made / "documents.csv").read_bytes()
-    monkeypatch.setattr(measured.benchmark, "time_in_turn", lambda *_, **__: pytest.fail("it was timed again"))
+    monkeypatch.setattr(tables, "time_in_turn", lambda *_, **__: pytest.fail("it was timed again"))
     assert main([*WORDS, "--out", str(made)]) == 0
     assert (made / "documents.csv").read_bytes() == before
 
@@ -58,7 +58,7 @@ def test_what_is_measured_is_not_timed_again(made, monkeypatch):
 @pytest.mark.slow
 def test_samples_are_of_all_lengths_and_judged_by_the_first_that_reads_the_most(made):
     found = pd.read_csv(made / "answers.csv")
-    assert answers.judge(read_comparison(made), dict.fromkeys(VARIANTS)) == "softmax-rope@context=512"
+    assert answers.judge(read_comparison(made), {*VARIANTS}) == "softmax-rope@context=512"
     assert found["tokens"].min() < 300
     assert found["tokens"].max() > 900
 

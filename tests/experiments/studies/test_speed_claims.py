@@ -7,14 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.records.record import write_record
-from experiments.studies.speed.records import (
-    Failure,
-    MemoryMeasurement,
-    Sample,
-    TimeMeasurement,
-    append_record,
-    read_records,
-)
+from experiments.studies.speed.records import Failure, Measurement, Sample, append_record, read_records
 from experiments.studies.speed.results import crossings, crossover, memory, rate, times
 from experiments.studies.speed.study import COPY, FORWARD, OURS, SDPA, SGEMM, SOFTMAX, STUDY, after, settings
 from experiments.studies.speed.targets import targets
@@ -33,7 +26,7 @@ def records():
 def timed(topic, length, samples, **other):
     place = {"topic": topic, "direction": FORWARD, "length": length, "chunk_size": 64}
     cases = tuple((sample.case, sample.length) for sample in samples)
-    return TimeMeasurement(**place, cases=cases, samples=samples, **other)
+    return Measurement(kind="time", **place, cases=cases, samples=samples, **other)
 
 
 def written(root, records, config=CPU):
@@ -52,7 +45,7 @@ def test_tables_do_without_what_failed(tmp_path):
     records = [
         timed("operation", 512, [Sample(SDPA, 512, [1.0])], failures=failures),
         timed("rate", None, [], failures=failures),
-        MemoryMeasurement(**place, case=OURS, failures=failures),
+        Measurement(kind="memory", **place, case=OURS, failures=failures),
     ]
     written(tmp_path, records)
     assert set(targets(tmp_path)["verdict"]) == {"not measured"}
