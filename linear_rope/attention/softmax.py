@@ -172,7 +172,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     def _softmax(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """The weights of the keys that each query sees."""
-        visible = scores.isfinite()
+        visible = ~scores.isneginf()
         if self.causal:
             visible = visible & ~_later(scores.shape[-2], scores.shape[-1], scores.device)
         if mask is not None:

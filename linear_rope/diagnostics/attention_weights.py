@@ -71,7 +71,7 @@ def attention_matrices(
                 scores = scores + fading(call.log_decay, scores.dtype, causal=attention.causal)
         else:
             scores = attention.scores(projected)
-        visible = visible & scores.isfinite()
+        visible = visible & ~scores.isneginf()
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         softmax = scores.softmax(-1) * visible
         if isinstance(attention, SoftmaxRoPEAttention):
