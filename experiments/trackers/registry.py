@@ -7,8 +7,8 @@ one is a class and a line here, or an installed package's entry point.
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Protocol
 from experiments.extensions import Registry
 from experiments.records.files import read_file, write_atomically
 from experiments.records.schema import MetricsRow
-
-LONGEST_PROJECT = 128
 
 
 class TrackedRun(NamedTuple):
@@ -38,7 +36,7 @@ class TrackedRun(NamedTuple):
     @property
     def project(self) -> str:
         """The comparison's name as services take it: ASCII letters, digits and . _ -, at most 128 of them."""
-        return re.sub(r"[^\w.-]", "-", self.comparison.name, flags=re.ASCII)[:LONGEST_PROJECT]
+        return re.sub(r"[^\w.-]", "-", self.comparison.name, flags=re.ASCII)[:128]
 
     def id(self) -> str:
         """Made once and kept in the run's directory: a run that goes on, also in a copy, has it still, and one of
@@ -87,7 +85,14 @@ class TensorBoard:
         self._writer.close()
 
 
-class WandB:
+class _Service:
+    _run: Any
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class WandB(_Service):
     """Weights & Biases, offline unless WANDB_MODE says otherwise: ``wandb sync`` uploads what is in a run's directory.
 
     A run that goes on has the same id.
@@ -120,11 +125,8 @@ class WandB:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics})
 
-    def finish(self) -> None:
-        self._run.finish()
 
-
-class Trackio:
+class Trackio(_Service):
     """trackio: one database of all runs, in the comparison's directory unless TRACKIO_DIR says otherwise.
 
     A run that goes on is resumed, by its name.
@@ -151,9 +153,6 @@ class Trackio:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
-    def finish(self) -> None:
-        self._run.finish()
-
 
 TRACKERS: Registry[Callable[[TrackedRun], Tracker]] = Registry(
     "tracker", "linear_rope.trackers", {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
@@ -177,24 +176,27 @@ class Trackers(AbstractContextManager["Trackers"]):
     """Those of a run. One that fails is told of once, to ``note``, and no more asked."""
 
     def __init__(self, names: Sequence[str], run: TrackedRun, note: Callable[[str], None]) -> None:
-        self._note = note
-        self._trackers: dict[str, Tracker] = {}
+        self._note, self._trackers = note, dict[str, Tracker]()
         for name in names:
-            self._try(name, lambda name=name: self._trackers.update({name: TRACKERS[name](run)}))  # type: ignore[misc]
+            with self._left_out_if_it_fails(name):
+                self._trackers[name] = TRACKERS[name](run)
 
     def follow(self, row: MetricsRow) -> None:
         """Tell all of a row that is on record."""
         metrics = {f"{row.split}/{name}": value for name, value in row.metrics.items()}
-        for name, tracker in list(self._trackers.items()):
-            self._try(name, lambda tracker=tracker: tracker.log(row.step, metrics))  # type: ignore[misc]
+        for name, tracker in [*self._trackers.items()]:
+            with self._left_out_if_it_fails(name):
+                tracker.log(row.step, metrics)
 
     def __exit__(self, *exception: object) -> None:
-        for name, tracker in list(self._trackers.items()):
-            self._try(name, tracker.finish)
+        for name, tracker in [*self._trackers.items()]:
+            with self._left_out_if_it_fails(name):
+                tracker.finish()
 
-    def _try(self, name: str, what: Callable[[], object]) -> None:
+    @contextmanager
+    def _left_out_if_it_fails(self, name: str) -> Iterator[None]:
         try:
-            what()
+            yield
         except Exception as error:
             self._trackers.pop(name, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -27,15 +27,11 @@ class Batches(AbstractContextManager["Batches"]):
         self,
         draw: Callable[[int], Batch],
         device: torch.device,
-        ahead: bool | None = None,
         finish: Callable[[Batch], Batch] = lambda drawn: drawn,
     ) -> None:
-        """``ahead``: whether a thread draws the next one; None does so unless the device is a CPU.
-
-        ``finish`` makes the batch of what was drawn.
-        """
+        """``finish`` makes the batch of what was drawn."""
         self._draw, self._pin, self._finish = draw, device.type == "cuda", finish
-        self._thread = ThreadPoolExecutor(1) if (device.type != "cpu" if ahead is None else ahead) else None
+        self._thread = ThreadPoolExecutor(1) if device.type != "cpu" else None
         self._next: tuple[int, Future[Batch]] | None = None
 
     def at(self, step: int) -> Batch:

@@ -152,7 +152,7 @@ class Trainer:
         self._metrics = MetricsLog(
             self.directory / "metrics.jsonl", log.note, self.group.is_first, log.follow, log.check
         )
-        self._batches = Batches(draw, self.group.device, finish=finish)
+        self._batches = Batches(draw, self.group.device, finish)
         with denormals_flushed(), self._metrics, self._batches:
             self.step = self._resume()
             self.group.wait()  # until all have read what the first one will write

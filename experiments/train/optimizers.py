@@ -1,6 +1,5 @@
 """The optimisers, and which weights each of them trains."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ OF_POSITIONS = (FeatureMap, Decay, SelectiveAngles, ScorePositions)
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 """of the odd polynomial that brings singular values near 1, applied ``ITERATIONS`` times"""
 ITERATIONS = 5
-SMALLEST_NORM = 1e-7
+SMALLEST_NORM, MOMENTUM = 1e-7, 0.95
 RMS_OF_ADAMW = 0.2
 """root mean square of the entries of AdamW's updates, to which these are scaled: one learning rate suits both"""
 
@@ -38,10 +37,7 @@ def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     ]
     fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
     adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=fused or None)
-    if not muons:
-        return adamw
-    muon = Muon(muons, config.learning_rate, config.weight_decay)
-    return Several(muon, adamw)
+    return MuonAndAdamW(muons, config.learning_rate, config.weight_decay, adamw) if muons else adamw
 
 
 def block_matrices(model: nn.Module) -> list[Tensor]:
@@ -59,64 +55,48 @@ def block_matrices(model: nn.Module) -> list[Tensor]:
     return found
 
 
-class Several(torch.optim.Optimizer):
-    """Optimisers that share out a model's weights, as one: one list of groups, one state."""
-
-    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
-        super().__init__([group for each in optimizers for group in each.param_groups], {})
-        self._optimizers = optimizers
-        self._share()
-
-    def _share(self) -> None:
-        """Each works on its part of the groups, and all on one state."""
-        groups = iter(self.param_groups)
-        for each in self._optimizers:
-            each.param_groups = [next(groups) for _ in each.param_groups]
-            each.state = self.state
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for each in self._optimizers:
-            each.step()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self._share()
-
-
-class Muon(torch.optim.Optimizer):
+class MuonAndAdamW(torch.optim.Optimizer):
     """Descent with Nesterov momentum whose every step is made orthogonal (Jordan et al. 2024; arXiv 2502.16982).
 
     As torch.optim.Muon with ``match_rms_adamw``, which computes in bfloat16 everywhere. A processor without
     instructions for that took 13 to 21 times as long for it, and others round otherwise; so on a CPU it is float32.
 
     Args:
-        params: matrices.
+        matrices: what is trained so.
         lr: learning rate.
         weight_decay: share of a weight that a step at a learning rate of 1 takes away.
-        momentum: of the running mean of the gradients.
+        adamw: trains the other weights; it works on its part of the groups and on the state of this one.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float, momentum: float = 0.95) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+    def __init__(self, matrices: list[Tensor], lr: float, weight_decay: float, adamw: torch.optim.AdamW) -> None:
+        own = {"params": matrices, "lr": lr, "weight_decay": weight_decay, "momentum": MOMENTUM}
+        super().__init__([own, *adamw.param_groups], {})
+        self._adamw = adamw
+        self._share()
+
+    def _share(self) -> None:
+        self._adamw.param_groups, self._adamw.state = self.param_groups[1:], self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            weights, steps = list[Tensor](), list[Tensor]()
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(weight.grad)
-                mean = state["momentum_buffer"]
-                mean.lerp_(weight.grad, 1 - group["momentum"])
-                weights.append(weight)
-                steps.append(weight.grad.lerp(mean, group["momentum"]))
-            is_on_gpu = bool(weights) and weights[0].is_cuda
-            for weight, update in zip(weights, all_orthogonal(steps, is_on_gpu), strict=True):
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(update.to(weight.dtype), alpha=-group["lr"] * RMS_OF_ADAMW * max(weight.shape) ** 0.5)
+        self._adamw.step()
+        group = self.param_groups[0]
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        steps = []
+        for weight in weights:
+            state = self.state[weight]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(weight.grad)
+            mean = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
+            steps.append(weight.grad.lerp(mean, group["momentum"]))
+        is_on_gpu = bool(weights) and weights[0].is_cuda
+        for weight, update in zip(weights, all_orthogonal(steps, is_on_gpu), strict=True):
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.add_(update.to(weight.dtype), alpha=-group["lr"] * RMS_OF_ADAMW * max(weight.shape) ** 0.5)
 
 
 def all_orthogonal(matrices: list[Tensor], at_once: bool) -> list[Tensor]:

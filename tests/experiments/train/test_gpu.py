@@ -53,7 +53,7 @@ def test_batches_that_are_drawn_ahead_are_those_of_their_steps(next_byte):
         return objective.batch(0, step)
 
     steps = [0, 1, 2, 7, 3, 4]  # a run that is tested in between goes ahead and comes back
-    with Batches(draw, torch.device("cpu"), ahead=True) as batches:
+    with Batches(draw, torch.device("meta")) as batches:
         found = [batches.at(step) for step in steps]
     for step, batch in zip(steps, found, strict=True):
         assert all(map(torch.equal, batch, objective.batch(0, step)))
@@ -99,7 +99,7 @@ def test_a_step_on_a_gpu_waits_for_nothing(next_byte):
     model = build_model(get_variant("elu+1-rope-after"), config, 0, objective).to(CUDA)
     queued = steps.Steps(model, make_optimizer(model, config), objective, config, is_queued=True)
     draw, finish = objective.source(0, CUDA)
-    with Batches(draw, CUDA, finish=finish) as batches:
+    with Batches(draw, CUDA, finish) as batches:
         queued.make(0, batches.at(0))
         queued.read()
         torch.cuda.set_sync_debug_mode("error")
