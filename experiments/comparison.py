@@ -23,7 +23,7 @@ from torch import nn
 from experiments.config import Config, value_of
 from experiments.extensions import choices
 from experiments.judge.curves import read_curves
-from experiments.judge.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test
+from experiments.judge.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test, verdict
 from experiments.judge.runs import Runs
 from experiments.judge.samples import one_text, paired
 from experiments.judge.statistics import summarise
@@ -123,8 +123,8 @@ class Comparison:
         assert sample is not None
         resolution = one_text(self.record) if better == "higher" else 0.0
         test = paired_test([*sample.values.values()], margin, resolution)
-        found, verdict = test.estimate, test.verdict(a, b, margin, better)
-        return Difference(a, b, metric, found.n, found.mean, found.low, found.high, margin, verdict)
+        said = verdict(test, a, b, margin, better)
+        return Difference(a, b, metric, test[0].n, test[0].mean, test[0].low, test[0].high, margin, said)
 
     def plot(self, metric: str = "validation", axes: "Axes | None" = None) -> "Axes":
         """Draw a metric against optimiser steps: each seed thin, and thick the mean of those that got to the end.

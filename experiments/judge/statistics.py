@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite, nan
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,33 +114,20 @@ def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.D
 
 
 def finished_values(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
-    """``run_values`` of the runs that are done."""
-    states = run_states(root, comparison, curves)
-    done = states.loc[states["state"] == "done", ["variant", "seed"]]
-    return run_values(curves, comparison, set(done.itertuples(index=False, name=None)), packed_speeds(root, comparison))
-
-
-def run_values(
-    curves: pd.DataFrame,
-    comparison: Comparison,
-    finished: set[tuple[str, int]],
-    speeds: Mapping[tuple[str, int], float] = MappingProxyType({}),
-) -> pd.DataFrame:
     """One row per value of a finished run: variant, metric, seed, value.
-
-    ``speeds`` are the tokens per second of runs of which not all records of training are there.
 
     ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
     seed; the value is NaN where the run never reached the baseline's final validation figure.
     """
-    curves = curves[pd.MultiIndex.from_frame(curves[["variant", "seed"]]).isin(finished)]
-    units, primary, records = compared(comparison, curves), comparison.objective, by_run(curves)
+    states, units, primary = run_states(root, comparison, curves), compared(comparison, curves), comparison.objective
+    done = {*states.loc[states["state"] == "done", ["variant", "seed"]].itertuples(index=False, name=None)}
+    records, speeds = by_run(curves), packed_speeds(root, comparison)
     # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
     main, is_lower = next(iter(units)), primary.better == "lower"
     sign = 1 if main == LOSS or is_lower else -1
 
     def by_seed(variant: str, metric: str) -> "dict[int, pd.Series[float]]":
-        found = {seed: records[variant, seed] for seed in comparison.seeds if (variant, seed) in records}
+        found = {seed: records[variant, seed] for seed in comparison.seeds if (variant, seed) in done}
         return {seed: record.curve(metric) for seed, record in found.items() if record.has(metric)}
 
     def ends(variant: str, metric: str) -> dict[int, float]:

@@ -5,7 +5,7 @@ Everything is written into the page, so that it works without a network.
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,10 @@ from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from experiments.judge.statistics import estimate
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.judge.statistics import estimates
+from experiments.records.schema import VariantRecord
 from experiments.show.colours import DARK_PAPER
-from experiments.show.rows import finished_seeds, plotted
+from experiments.show.rows import Rows, plotted
 from experiments.show.style import dashes_of, variant_colour
 
 POINTS = 25
@@ -28,115 +28,84 @@ AXES = {"step": "optimiser steps", "tokens": "tokens of training", "seconds": "s
 SPLITS = {"validation": "validation", "train": "training"}
 
 
-class Line(NamedTuple):
-    """A variant's entry beside the figure, which switches its line off and on."""
+def interactive(rows: Rows) -> dict[str, Any] | None:
+    """What the page needs for the figure of a comparison's curves; None if there are none.
 
-    name: str
-    shown: bool
-    light: str
-    dark: str
-    dashes: str
-    """of the line, in pixels, as SVG and Bokeh have it; empty: a solid one"""
-
-
-class Interactive(NamedTuple):
-    """What the page needs for the figure."""
-
-    lines: list[Line]
-    """first those that are shown; in the order in which they end, the highest first"""
-    axes: dict[str, str]
-    splits: dict[str, str]
-    library: str
-    """Bokeh's JavaScript"""
-    plot: str
-    """the figure, JSON for Bokeh"""
-    curves: dict[str, dict[str, Any]]
-    """split -> ``curves``: variant -> the columns of its curve; and ``quantity``, the words of the vertical axis"""
-
-    @property
-    def data(self) -> str:
-        """The curves as JSON."""
-        return _script(self.curves)
-
-
-def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Interactive | None:
-    """The figure of a comparison's curves; None if there is none."""
-    seeds = finished_seeds(summary)
+    ``lines``: of each variant its ``name``, whether it is ``shown`` at first, its colours (``light``, ``dark``), and
+    ``dashes``, in pixels as SVG and Bokeh have them; those shown come first, in the order in which they end, from the
+    highest. ``axes`` and ``splits``: the choices and their words. ``library``: Bokeh's JavaScript. ``plot``: the
+    figure as JSON. ``data``: by split, as JSON, ``quantity``, the words of the vertical axis, and ``curves``, the
+    columns by variant.
+    """
     data: dict[str, dict[str, Any]] = {}
     for split, words in SPLITS.items():
-        objective = plotted(curves, split, comparison)
-        rows = curves[(curves["split"] == split) & (curves["metric"] == objective.metric)]
-        longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
-        found = {
-            variant.name: _curve(curves, rows, comparison, variant, seeds.get(variant.name), round(longest / POINTS))
-            for variant in comparison.variants
-        }
-        if drawn := {name: columns for name, columns in found.items() if columns is not None}:
+        objective = plotted(rows.curves, split, rows.comparison)
+        of_split = rows.curves[(rows.curves["split"] == split) & (rows.curves["metric"] == objective.metric)]
+        longest = of_split.groupby(["variant", "seed"]).size().max() if len(of_split) else 0
+        made = {name: _curve(rows, of_split, each, round(longest / POINTS)) for name, each in rows.variants.items()}
+        if drawn := {name: columns for name, columns in made.items() if columns}:
             data[split] = {"quantity": f"{words} {objective.quantity}", "curves": drawn}
     if not data:
         return None
     first = next(iter(data.values()))["curves"]
-    variants = [variant for variant in comparison.variants if variant.name in first]
     ends = {name: columns["mean"][-1] for name, columns in first.items()}
-    shown = _shown_first(variants, ends, comparison.objective.better)
+    shown = _shown_first(rows, ends)
     lines = [
-        Line(v.name, v.name in shown, variant_colour(v), variant_colour(v, DARK_PAPER), _pixels(dashes_of(v.position)))
-        for v in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
+        _line(rows.variants[name], name in shown) for name in sorted(ends, key=lambda n: (n not in shown, -ends[n]))
     ]
     axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
-    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
-    plot = _numbered(_script(_plot(lines, axes)))
-    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, plot, data)
-
-
-def _curve(
-    curves: pd.DataFrame,
-    rows: pd.DataFrame,
-    comparison: Comparison,
-    variant: VariantRecord,
-    finished: set[int] | None,
-    smoothing: int,
-) -> dict[str, list[float]] | None:
-    """Mean and 95 % interval over the finished seeds (over all, if none is), by step; of so many records at a time."""
-    rows = rows[(rows["variant"] == variant.name) & (rows["seed"].isin(finished) if finished else True)]
-    table = rows.pivot_table(index="step", columns="seed", values="value").dropna()
-    if table.empty:
-        return None
-    group, metric = np.arange(len(table)) // max(1, smoothing), rows["metric"].iloc[0]
-    table = table.reset_index().groupby(group).mean().set_index("step")
-    least, most = (0.0, 1.0) if metric == "accuracy" else (-np.inf, np.inf)
-    estimates = [estimate(list(row)) for row in table.to_numpy()]
-    tokens = comparison.config["batch_size"] * comparison.context_of(variant)
-    columns = {
-        "step": list(map(float, table.index)),
-        "tokens": [float(step) * tokens for step in table.index],
-        "mean": [each.mean for each in estimates],
-        "low": [max(each.low, least) if each.has_interval else each.mean for each in estimates],
-        "high": [min(each.high, most) if each.has_interval else each.mean for each in estimates],
+    return {
+        "lines": lines,
+        "axes": axes,
+        "splits": {split: SPLITS[split] for split in data},
+        "library": "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw),
+        "plot": _numbered(_script(_plot(lines, axes))),
+        "data": _script(data),
     }
-    timed = curves[(curves["variant"] == variant.name) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
-    seconds = timed.groupby("step")["value"].mean()
+
+
+def _curve(rows: Rows, curves: pd.DataFrame, variant: VariantRecord, smoothing: int) -> dict[str, list[float]]:
+    """Mean and 95 % interval over the finished seeds (over all, if none is), by step; of so many records at a time."""
+    mine = curves[curves["variant"] == variant.name]
+    finished = rows.finished.get(variant.name)
+    table = mine[mine["seed"].isin(finished or mine["seed"])].pivot_table(index="step", columns="seed", values="value")
+    table = table.dropna()
+    if table.empty:
+        return {}
+    groups = np.arange(len(table)) // max(1, smoothing)
+    table = table.reset_index().groupby(groups).mean().set_index("step")
+    limits = (0.0, 1.0) if mine["metric"].iloc[0] == "accuracy" else (-np.inf, np.inf)
+    found = estimates(table.melt(ignore_index=False).reset_index(), "step", "value")
+    tokens = rows.comparison.config["batch_size"] * rows.comparison.context_of(variant)
+    columns = {
+        "step": found.index,
+        "tokens": found.index * tokens,
+        "mean": found["mean"],
+        "low": found["low"].clip(*limits).fillna(found["mean"]),
+        "high": found["high"].clip(*limits).fillna(found["mean"]),
+    }
+    timed = rows.curves[(rows.curves["variant"] == variant.name) & (rows.curves["split"] == "train")]
+    seconds = timed[timed["metric"] == "seconds"].groupby("step")["value"].mean()
     if len(seconds):
-        steps = [0, *seconds.index]
-        columns["seconds"] = np.interp(columns["step"], steps, np.maximum.accumulate([0, *seconds])).tolist()
+        columns["seconds"] = np.interp(found.index, [0, *seconds.index], np.maximum.accumulate([0, *seconds]))
     return {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
 
 
-def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str) -> set[str]:
-    if len(variants) <= AT_ONCE:
-        return {variant.name for variant in variants}
-    sign = 1 if better == "lower" else -1
-    best: dict[str, str] = {}
-    for variant in sorted(variants, key=lambda variant: sign * ends[variant.name]):
-        best.setdefault(variant.kernel, variant.name)
-    return {*best.values(), *(v.name for v in variants if v.name == "softmax-none")}
+def _shown_first(rows: Rows, ends: dict[str, float]) -> set[str]:
+    if len(ends) <= AT_ONCE:
+        return {*ends}
+    worst_first = sorted(ends, key=ends.__getitem__, reverse=rows.comparison.objective.better == "lower")
+    best = {rows.variants[name].kernel: name for name in worst_first}
+    return {*best.values(), *({"softmax-none"} & ends.keys())}
 
 
-def _pixels(dashes: list[float]) -> str:
-    return " ".join(str(max(1, round(2 * length))) for length in dashes)
+def _line(variant: VariantRecord, shown: bool) -> dict[str, Any]:
+    dashes = " ".join(str(max(1, round(2 * length))) for length in dashes_of(variant.position))
+    light, dark = variant_colour(variant), variant_colour(variant, DARK_PAPER)
+    return {"name": variant.name, "shown": shown, "light": light, "dark": dark, "dashes": dashes}
 
 
-def _plot(lines: list[Line], axes: dict[str, str]) -> Any:
+def _plot(lines: list[dict[str, Any]], axes: dict[str, str]) -> Any:
     """The figure, empty of curves: report.js fills it, and knows its parts by name."""
     plot = figure(
         sizing_mode="stretch_both",
@@ -152,11 +121,11 @@ def _plot(lines: list[Line], axes: dict[str, str]) -> Any:
     )
     empty: dict[str, Any] = {name: [] for name in ("x", "mean", "low", "high")}
     for line in lines:
-        source = ColumnDataSource(empty, name=f"data {line.name}")
-        look: Any = {"source": source, "visible": line.shown}
-        plot.varea("x", "low", "high", fill_color=line.light, fill_alpha=0.13, name=f"band {line.name}", **look)
-        dashes: Any = [int(length) for length in line.dashes.split()]
-        plot.line("x", "mean", line_color=line.light, line_width=2, line_dash=dashes, name=line.name, **look)
+        name, color = line["name"], line["light"]
+        look: Any = {"source": ColumnDataSource(empty, name=f"data {name}"), "visible": line["shown"]}
+        plot.varea("x", "low", "high", fill_color=color, fill_alpha=0.13, name=f"band {name}", **look)
+        dashes: Any = [int(length) for length in line["dashes"].split()]
+        plot.line("x", "mean", line_color=color, line_width=2, line_dash=dashes, name=name, **look)
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0[.]0")
     plot.xaxis.axis_label = next(iter(axes.values()))
     plot.outline_line_color = None

@@ -9,14 +9,14 @@ from typing import Any
 from experiments.records.files import write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.render import template
-from experiments.report.report import picture, rows_of, tables_in, write
+from experiments.report.report import picture, tables_in, write
 from experiments.show.draw import draw
 from experiments.show.entries import tables_over
 from experiments.show.keys import Figure, shown_of
 from experiments.show.rows import Rows, read_rows
 from experiments.show.style import save_figure
 from experiments.show.words import answer, setting
-from experiments.study import Study
+from experiments.study import Study, TableEntry
 
 SMALL = Figure(
     stem="small",
@@ -53,13 +53,10 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
         cards.append(_card(rows, write(rows)))
         say(str(root / "report.html"))
         of_study.setdefault(rows.study.name, []).append(cards[-1])
-    shown: list[dict[str, Any]] = []
+    shown: list[TableEntry] = []
     for name, of_each in of_study.items():
         study = studies[name]
-        tables = [
-            {"title": each.title, "caption": each.caption, "table": rows_of(each.table)}
-            for each in tables_over(study, [directory / card["name"] for card in of_each])
-        ]
+        tables = tables_over(study, [directory / card["name"] for card in of_each])
         shown += tables
         if tables:
             page = directory / f"{name}.md"
@@ -72,7 +69,7 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     return index
 
 
-def _card(rows: Rows, main: dict[str, Any] | None) -> dict[str, Any]:
+def _card(rows: Rows, main: str) -> dict[str, Any]:
     """A comparison on the page; ``main`` is its main figure as a report has it, shown where there are no curves."""
     study, quantities = rows.study, shown_of(rows.study).quantities
     with TemporaryDirectory() as directory:
@@ -83,7 +80,7 @@ def _card(rows: Rows, main: dict[str, Any] | None) -> dict[str, Any]:
         "question": study.said(study.question),
         "answer": answer(rows),
         "setting": setting(rows.comparison, study.measured),
-        "image": image or (main or {}).get("image"),
+        "image": image or main,
         "has_table": bool(rows.variants),
         "tables": tables_in(rows),
     }

@@ -1,9 +1,10 @@
 """The report of a comparison, rebuilt from its files alone: tables, figures, report.md and report.html."""
 
 import base64
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeGuard
 
 import pandas as pd
 from PIL import Image
@@ -13,7 +14,6 @@ from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import RULE
 from experiments.records.files import write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
-from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, commands_of, with_baseline
 from experiments.report.interactive import interactive
 from experiments.report.render import template
@@ -49,22 +49,17 @@ def write_report(root: Path, study: Study, baseline: str | None = None) -> Path:
     return root / "report.html"
 
 
-def write(rows: Rows) -> dict[str, Any] | None:
-    """The same of what was read already; return the main figure as the page has it, if there is one."""
+def write(rows: Rows) -> str:
+    """The same of what was read already; return the main figure as the page has it, empty if there is none."""
     root, study = rows.root, rows.study
     with TemporaryDirectory() as temporary:
         output = Path(temporary)
         entries = entries_of(rows, output)
-        shown = [_shown(output, entry) for entry in entries]
-        figures = [entry for entry in shown if "stem" in entry]
-        first = figures[0] if figures else None
-        main_figure = next((each for each in figures if each["stem"] == study.main_figure), first)
-        main_figure = main_figure if study.main_figure else None
-        content = _content(rows) | {
-            "entries": shown,
-            "used_data": [each for each in rows.comparison.data if each.note and any(e.uses_data for e in entries)],
-            "main": main_figure,
-        }
+        images = {each.stem: picture(output / "figures" / f"{each.stem}.png") for each in entries if is_figure(each)}
+        figures = sorted((each for each in entries if is_figure(each)), key=lambda each: each.stem != study.main_figure)
+        main = figures[0] if figures and study.main_figure else None
+        used_data = rows.comparison.data if any(each.uses_data for each in entries) else ()
+        content = _content(rows) | {"entries": entries, "images": images, "main": main, "used_data": used_data}
         made: dict[str, str | bytes] = {
             "curves.csv": rows.curves.to_csv(index=False),
             "summary.csv": rows.summary.to_csv(index=False),
@@ -77,7 +72,11 @@ def write(rows: Rows) -> dict[str, Any] | None:
     (root / "figures").mkdir(exist_ok=True)
     for file, text in made.items():
         write_atomically(root / file, text)
-    return main_figure
+    return images[main.stem][0] if main else ""
+
+
+def is_figure(entry: FigureEntry | TableEntry) -> TypeGuard[FigureEntry]:
+    return isinstance(entry, FigureEntry)
 
 
 def _content(rows: Rows) -> dict[str, Any]:
@@ -87,6 +86,8 @@ def _content(rows: Rows) -> dict[str, Any]:
     queued, unfinished = unfinished_runs(root, comparison, rows.curves)
     main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
     commands = commands_of(comparison)
+    kernels = [variant.kernel for variant in comparison.variants]
+    has_budgets = comparison.config.get("budgets", "none") != "none"  # the rate has another schedule than the one named
     return {
         **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
         "answer": answer(rows),
@@ -94,17 +95,17 @@ def _content(rows: Rows) -> dict[str, Any]:
         "comparison": comparison,
         "commands": "\n".join(commands),
         "these": "These commands, one after the other," if len(commands) > 1 else "",
-        "settings": settings(comparison),
-        "table": rows_of(main),
+        "settings": comparison.config | ({"schedule": "constant, to zero at each budget"} if has_budgets else {}),
+        "table": main,
         "below": f"{how_to_read(main, summary, comparison)} {study.said(study.table_note)}".strip(),
-        "groups": _first_of_kernels(comparison),
+        "groups": [place for place, (kernel, before) in enumerate(pairwise(kernels), 1) if kernel != before],
         "queued": queued,
         "unfinished": unfinished,
         "notes": notes_in_words(comparison),
         "happenings": happenings(root, comparison),
         "claims": [row for row in rows.judged if row.was_asked],
         "rule": RULE,
-        "live": interactive(rows.curves, summary, comparison),
+        "live": interactive(rows),
         "live_first": study.main_figure in ("", CURVES),
         "tables": [
             *tables_in(rows),
@@ -118,14 +119,7 @@ def _content(rows: Rows) -> dict[str, Any]:
 
 def tables_in(rows: Rows) -> list[str]:
     """The files of those of its two tables that have rows."""
-    found = {"curves.csv": rows.curves, "summary.csv": rows.summary}
-    return [name for name, table in found.items() if len(table)]
-
-
-def settings(comparison: Comparison) -> dict[str, Any]:
-    """The configuration as it was followed: with budgets the learning rate has another schedule than the one named."""
-    has_budgets = comparison.config.get("budgets", "none") != "none"
-    return comparison.config | ({"schedule": "constant, to zero at each budget"} if has_budgets else {})
+    return [name for name, table in {"curves.csv": rows.curves, "summary.csv": rows.summary}.items() if len(table)]
 
 
 def table_for_a_paper(root: Path, form: str, baseline: str | None = None) -> str:
@@ -148,14 +142,6 @@ def result_table(root: Path) -> Table:
     return terminal_table(summarise(root, comparison), comparison)
 
 
-def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
-    words = {"title": entry.title, "caption": entry.caption}
-    if isinstance(entry, TableEntry):
-        return words | {"table": rows_of(entry.table)}
-    image, size = picture(output / "figures" / f"{entry.stem}.png")
-    return words | {"stem": entry.stem, "image": image, "size": size}
-
-
 def picture(path: Path) -> tuple[str, tuple[int, int]]:
     """The file in base64, and its size in CSS pixels; nothing if there is none."""
     if not path.exists():
@@ -163,14 +149,3 @@ def picture(path: Path) -> tuple[str, tuple[int, int]]:
     with Image.open(path) as image:
         width, height = (round(pixels * 96 / DOTS_PER_INCH) for pixels in image.size)
     return base64.b64encode(path.read_bytes()).decode(), (width, height)
-
-
-def _first_of_kernels(comparison: Comparison) -> list[int]:
-    """The places of the variants whose kernel is not that of the one before."""
-    kernels = [variant.kernel for variant in comparison.variants]
-    return [place for place in range(1, len(kernels)) if kernels[place] != kernels[place - 1]]
-
-
-def rows_of(table: pd.DataFrame) -> list[list[str]]:
-    """The header and the rows of a table, as strings."""
-    return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]

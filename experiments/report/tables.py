@@ -16,6 +16,7 @@ from experiments.judge.statistics import run_states
 from experiments.records.files import visible
 from experiments.records.record import run_status
 from experiments.records.schema import Comparison, Floor
+from experiments.show.rows import in_numbers
 from experiments.show.words import with_interval
 
 NOTHING = "-"
@@ -50,7 +51,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             difference = f"{baseline}{NO_BASELINE}"
         reached = NOTHING if baseline == name else _steps(metrics.loc[name, "steps_to_baseline"])
         speed, table = metrics.loc[name, "tokens_per_second"]["mean"], variant.position_parameters
-        counts = [f"{test[word]} of {test['planned']} {word}" for word in ("failed", "unfinished") if test[word]]
+        lost = in_numbers(test)
         rows.append(
             {
                 "variant": f"{name}\n[not tuned]" if variant.not_tuned else name,
@@ -60,7 +61,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
                 **({"steps to baseline's final validation loss": reached} if objective.better == "lower" else {}),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
                 "parameters": f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else ""),
-                "not finished": f"{', '.join(counts)}: {test['reasons']}" if counts else "",
+                "not finished": f"{lost}: {test['reasons']}" if lost else "",
                 **({"beats": test["beats"] or NOTHING} if floors else {}),
             }
         )

@@ -1,7 +1,6 @@
 """What panels of figures have in common: grids of them, heads, legends and axes, names of lines, and floors."""
 
 from collections.abc import Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from experiments.records.schema import Comparison, Floor
 from experiments.show.keys import Quantity
-from experiments.show.style import DOTS_PER_INCH, MUTED, label
+from experiments.show.style import DOTS_PER_INCH, MUTED
 
 LETTER, LINE = 0.066, 10.5
 """inches of a letter of a name, points of a line of it"""
@@ -25,13 +24,6 @@ def grid_of(
     width, height = (each * number + more for each, number, more in zip(size, shape[::-1], margin, strict=True))
     figure = Picture(figsize=(max(width, least), height))
     return figure, figure.subplots(*shape, squeeze=False, **shared)
-
-
-def head(figure: Picture, comparison: Comparison, note: str) -> None:
-    """Say above all panels what the data are, and ``note``."""
-    names = label(", ".join(data.called for data in comparison.data), longest=60)
-    lines = [fill(line, int(figure.get_figwidth() / LETTER)) for line in f"{names}, {note}".split("\n")]
-    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
 def legend_below(figure: Picture) -> None:

@@ -25,8 +25,7 @@ def draw(figure: Figure, quantities: dict[str, Quantity], rows: Rows) -> Picture
     if ":" in figure.kind:
         made: Picture | None = pkgutil.resolve_name(figure.kind)(rows)
         return made
-    names = [figure.quantity] if isinstance(figure.quantity, str) else figure.quantity
-    found = {name: rows.of(quantities[name]) for name in names}
+    found = {name: rows.of(quantities[name]) for name in figure.quantities}
     if figure.only:
         wanted = pkgutil.resolve_name(figure.only)(rows)
         found = {name: part[part["variant"].isin(wanted)] for name, part in found.items()}

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
-from experiments.show.axes import head
+from experiments.show.axes import LETTER
 from experiments.show.keys import Figure, Quantity
 from experiments.show.rows import Rows
-from experiments.show.style import kernel_style, label, legend_label, look_of, variant_style
+from experiments.show.style import MUTED, kernel_style, label, legend_label, look_of, variant_style
 
 LETTERS = 11
 """of an axis' name in an inch"""
@@ -89,11 +89,14 @@ class Drawing:
         return {value: look_of(place) for place, value in enumerate(values[line].dropna().unique())}
 
     def finish(self, picture: Picture, more: str = "") -> Picture:
-        """The line at the head."""
+        """The line at the head: what the data are, what the marks are, and ``more``."""
         spread = NOTES.get((self.figure.kind, self.figure.spread), "")
         if self.figure.spread in BESIDE_MEANS and len(self.rows.comparison.seeds) == 1:
             spread = ONE_SEED
         if self.figure.uses_data:
+            names = label(", ".join(data.called for data in self.rows.comparison.data), longest=60)
             note = " ".join(filter(None, [self.rows.filled(self.figure.note), spread]))
-            head(picture, self.rows.comparison, note + more)
+            lines = f"{names}, {note}{more}".split("\n")
+            text = "\n".join(fill(line, int(picture.get_figwidth() / LETTER)) for line in lines)
+            picture.suptitle(text, x=0.01, ha="left", fontsize=9, color=MUTED)
         return picture

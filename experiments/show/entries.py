@@ -4,7 +4,7 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,24 +15,23 @@ from experiments.show.rows import Rows
 from experiments.show.tables import table_of
 from experiments.study import Entries, FigureEntry, Study, TableEntry
 
-EntryT = TypeVar("EntryT", Figure, Table)
-
 
 def entries_of(rows: Rows, output: Path) -> Entries:
     """Saves the figures in ``output / "figures"``. Raises ValueError if a file of the comparison is wrong."""
     shown, entries = shown_of(rows.study), Entries()
-    for figure in (figure for figure in shown.figures if rows.holds(figure.when)):
-        for one, quantities, words in _each(figure, shown.quantities, rows):
-            stem, title, caption = (rows.filled(text, **words) for text in (one.stem, one.title, one.caption))
-            if style.save_figure(partial(draw, one, quantities, rows), output / "figures", stem):
-                entries.append(FigureEntry(stem, title, caption, one.uses_data))
-    for table in (table for table in shown.tables if rows.holds(table.when)):
-        for of_each, quantities, words in _each(table, shown.quantities, rows):
-            made = table_of(of_each, quantities, rows)
-            if made is not None and len(made):
+    every: list[Figure | Table] = [*shown.figures, *shown.tables]
+    for entry in every:
+        for quantities, words in _each(entry, shown.quantities, rows) if rows.holds(entry.when) else ():
+            made = table_of(entry, quantities, rows) if isinstance(entry, Table) else None
+            if made is not None:
                 words |= {str(name): value for name, value in made.attrs.items()}
-                title, caption = (rows.filled(text, **words) for text in (of_each.title, of_each.caption))
-                entries.append(TableEntry(title, made, caption, of_each.uses_data))
+            title, caption = (rows.filled(text, **words) for text in (entry.title, entry.caption))
+            if isinstance(entry, Figure):
+                stem = rows.filled(entry.stem, **words)
+                if style.save_figure(partial(draw, entry, quantities, rows), output / "figures", stem):
+                    entries.append(FigureEntry(stem, title, caption, entry.uses_data))
+            elif made is not None and len(made):
+                entries.append(TableEntry(title, made, caption, entry.uses_data))
     return entries
 
 
@@ -47,19 +46,17 @@ def tables_over(study: Study, roots: Sequence[Path]) -> list[TableEntry]:
 
 
 def _each(
-    entry: EntryT, quantities: dict[str, Quantity], rows: Rows
-) -> Iterator[tuple[EntryT, dict[str, Quantity], dict[str, Any]]]:
-    """A figure or table, or one for each value of the column that it says: with the quantities and words of each."""
+    entry: Figure | Table, quantities: dict[str, Quantity], rows: Rows
+) -> Iterator[tuple[dict[str, Quantity], dict[str, Any]]]:
+    """Of a figure or table, or of one for each value of the column that it says, the quantities and the words."""
     if not entry.each:
-        yield entry, quantities, {}
+        yield quantities, {}
         return
-    names = [entry.quantity] if isinstance(entry.quantity, str) else list(entry.quantity)
-    if isinstance(entry, Figure):
-        names += [entry.beneath, entry.x_marks]
+    names = [*entry.quantities, *([entry.beneath, entry.x_marks] if isinstance(entry, Figure) else [])]
     found = rows.of(quantities[names[0]])
     for value in found[entry.each].unique() if len(found) else ():
         only = {
-            name: replace(each, where=each.where | {entry.each: value}) if name in names else each
-            for name, each in quantities.items()
+            name: replace(quantities[name], where=quantities[name].where | {entry.each: value})
+            for name in filter(None, names)
         }
-        yield entry, only, {"each": value, **rows.study.words.get(str(value), {})}
+        yield quantities | only, {"each": value, **rows.study.words.get(str(value), {})}

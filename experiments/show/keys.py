@@ -84,6 +84,10 @@ class Entry(Key, kw_only=True):
     each: str = ""
     """column: a figure or table for each of its values; in its words {each}, and what the study's words say of each"""
 
+    @property
+    def quantities(self) -> list[str]:
+        return [self.quantity] if isinstance(self.quantity, str) else self.quantity
+
 
 class Figure(Entry, kw_only=True):
     """A picture; a table ``[[figures]]``."""

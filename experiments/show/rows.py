@@ -48,7 +48,12 @@ class Rows:
         self.judged, self.summary = [*judged], summarise(root, comparison, curves)
         self.claims = {row.claim.key: row for row in self.judged}
         self.variants = {variant.name: variant for variant in comparison.variants}
-        self.finished, self.failures = finished_seeds(self.summary), failures(self.summary)
+        # The first row of each variant tells of its test figures.
+        tested = self.summary.drop_duplicates("variant").set_index("variant")
+        self.finished = {name: {*map(int, seeds.split())} for name, seeds in tested["seeds"].items()}
+        """for each variant the seeds that count: those with a final test figure"""
+        self.failures = {name: told for name, row in tested.iterrows() if (told := in_numbers(row))}
+        """for each variant with runs that failed or are not finished, how many of how many"""
         self._sources: dict[str, pd.DataFrame | None] = {}
 
     @cached_property
@@ -210,21 +215,9 @@ def summary(rows: pd.DataFrame, by: list[str], quantity: Quantity) -> pd.DataFra
     return rows[by].drop_duplicates().merge(found.rename_axis(by).reset_index(), on=by)
 
 
-def finished_seeds(summary: pd.DataFrame) -> dict[str, set[int]]:
-    """For each variant the seeds that count: those with a final test figure, of which its first row tells."""
-    tested = summary.drop_duplicates("variant")
-    return {row["variant"]: {int(seed) for seed in row["seeds"].split()} for row in tested.to_dict("records")}
-
-
-def failures(summary: pd.DataFrame) -> dict[str, str]:
-    """For each variant with runs that failed or are not finished, how many of how many."""
-    tested = summary.drop_duplicates("variant")
-    notes = {}
-    for row in tested.to_dict("records"):
-        counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
-        if counts:
-            notes[row["variant"]] = ", ".join(counts)
-    return notes
+def in_numbers(row: Mapping[str, Any] | pd.Series) -> str:
+    """How many of a variant's runs failed or are not finished, of a row of its summary; empty if none."""
+    return ", ".join(f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word])
 
 
 def plotted(curves: pd.DataFrame, split: str, comparison: Comparison) -> ObjectiveRecord:

@@ -26,9 +26,8 @@ def table_of(table: Table, quantities: dict[str, Quantity], rows: Rows) -> pd.Da
         except NotMeasured:
             return None
         return made
-    names = [table.quantity] if isinstance(table.quantity, str) else table.quantity
     columns: dict[str, pd.Series[Any]] = {}
-    for name in names:
+    for name in table.quantities:
         columns |= _columns(table, quantities[name], rows)
     if not columns:
         return None
@@ -37,7 +36,7 @@ def table_of(table: Table, quantities: dict[str, Quantity], rows: Rows) -> pd.Da
     heads = [rows.filled(quantities[each].label) if each in quantities else each for each in table.rows]
     joined.index = joined.index.set_names(heads)
     found = joined.reset_index()
-    below = [*_floors(table, quantities[names[0]], rows, found), *table.beneath]
+    below = [*_floors(table, quantities[table.quantities[0]], rows, found), *table.beneath]
     return pd.concat([found, pd.DataFrame(below)]).reindex(columns=found.columns).fillna(NOTHING)
 
 

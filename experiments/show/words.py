@@ -171,7 +171,8 @@ class Fields:
             row = self._claim(name)
             return with_interval(row.estimate.mean, row.estimate.low, row.estimate.high, row.claim.pattern)
         found = self._means(name).query("variant == @variant")
-        return self._listed(with_interval(*each, self.quantities[name].format) for each in found[ENDS].to_numpy(float))
+        ends = found[ENDS].to_numpy(float)
+        return self._listed(with_interval(mean, low, high, self.quantities[name].format) for mean, low, high in ends)
 
     def mean(self, name: str, variant: str = "") -> str:
         """{mean:...}: the same without its interval."""
@@ -216,11 +217,11 @@ class Fields:
             if variant.position in ROPE and "@" not in variant.name:
                 pair = Pair(a=variant.name, b=f"{variant.kernel}-none", name="")
                 quantity = replace(self.quantities[name], pairs=[pair])
-                for ends in summary(self.rows.of(quantity), ["variant"], quantity)[ENDS].to_numpy(float):
-                    said = with_interval(*ends, f"+{quantity.format}")
+                for mean, low, high in summary(self.rows.of(quantity), ["variant"], quantity)[ENDS].to_numpy(float):
+                    said = with_interval(mean, low, high, f"+{quantity.format}")
                     aside = f" ({side(variant)})" if side(variant) else ""
                     told = f"{said} for {kernel_in_words(variant.kernel)}{aside}"
-                    found[variant.kernel] = min(found.get(variant.kernel, (inf, "")), (sign * ends[0], told))
+                    found[variant.kernel] = min(found.get(variant.kernel, (inf, "")), (sign * mean, told))
         return self._listed(told for _, told in found.values())
 
     def along(self, name: str, column: str) -> str:

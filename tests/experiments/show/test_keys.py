@@ -15,8 +15,7 @@ AS_DATA = [study for study in STUDIES.values() if not isinstance(study.figures, 
 def test_every_study_has_known_keys_only_and_quantities_that_there_are(study):
     shown = shown_of(study)
     for entry in (*shown.figures, *shown.tables):
-        names = [entry.quantity] if isinstance(entry.quantity, str) else entry.quantity
-        assert {*names} <= {*shown.quantities}
+        assert {*entry.quantities} <= {*shown.quantities}
     stems = [figure.stem.replace("{each}", "*") for figure in shown.figures]
     assert not study.main_figure or any(fnmatch(study.main_figure, stem) for stem in stems)
 
