@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import torch
 
 from experiments.commands.plan import Plan
@@ -16,6 +17,8 @@ from experiments.run.peers import check_can_share
 from experiments.run.registry import LAUNCHERS, is_elsewhere
 from experiments.train.models import resolve_device
 
+BYTES_PER_PARAMETER = 16
+"""weights, gradients and Adam's moments"""
 MOST_ON_A_GPU = 4
 """runs at a time, unless it is said: each takes memory there"""
 
@@ -41,7 +44,24 @@ def place_of(plan: Plan) -> Place:
     needs = parse_needs(
         options.resources, Needs(plan.config.threads * count, count if device.type == "cuda" else 0, nproc=count)
     )
+    if device.type == "cpu" and not elsewhere:
+        _check_memory(plan, min(workers or 1, plan.seeds * len(plan.variants)))
     return Place(device, LAUNCHERS[options.launcher](workers=workers, needs=needs), workers)
+
+
+def _check_memory(plan: Plan, at_once: int) -> None:
+    """Raises ValueError if so many models at a time cannot be trained in this machine's memory; builds none.
+
+    What counts are the matrices of blocks alone (12·dim² a layer in every variant), which building would take minutes.
+    """
+    config = max(plan.configs.values(), key=lambda config: config.dim)
+    needed = 12 * config.dim**2 * config.layers * BYTES_PER_PARAMETER * at_once
+    there = psutil.virtual_memory().total
+    if needed > there:
+        raise ValueError(
+            f"dim {config.dim} with {config.layers} layers, {at_once} at a time, takes at least {needed / 2**30:,.1f} "
+            f"GiB, and this machine has {there / 2**30:,.1f}; give a smaller --dim or --layers, or fewer --workers"
+        )
 
 
 def _device(options: RunOptions) -> torch.device:
