@@ -69,33 +69,6 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """whether the tasks' further variants belong to it"""
 
 
-class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    key: str
-    family: str
-    """within which Holm's correction is made"""
-    task: str
-    first: str
-    second: str
-    expect: Literal["lower", "higher", "equal"]
-    budget: float = 0
-    factor: int = 1
-    pairs: int = 0
-    minus: str = ""
-
-
-class Claims(Struct, frozen=True, forbid_unknown_fields=True):
-    scatter: float
-    decides: dict[str, float]
-    """by the number of seeds: ``smallest_difference``"""
-    margins: dict[str, float]
-    rule: str
-    claims: list[Claim]
-
-
-class Order(Struct, frozen=True, forbid_unknown_fields=True):
-    stages: list[Stage]
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A task as a stage has it."""
@@ -116,7 +89,6 @@ class Benchmark:
     recipe: dict[str, dict[str, Any]]
     tasks: dict[str, Task]
     stages: list[Stage]
-    claims: Claims
 
     def config(self, task: str, preset: str) -> Config:
         """What a task's runs are trained with. Raises ValueError if that is no configuration."""
@@ -171,15 +143,14 @@ class Benchmark:
 
 @cache
 def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
-    """The version in a folder. Raises ValueError that names the file, and what is wrong in it."""
-    order, claims = _read(folder / "order.toml", Order), _read(folder / "claims.toml", Claims)
+    """The version in a folder, but for its claims. Raises ValueError that names the file, and what is wrong in it."""
+    settings = dict[str, dict[str, Any]]
     return Benchmark(
         texts=_read(folder / "texts.toml", dict[str, Text]),
-        sizes=_read(folder / "sizes.toml", dict[str, dict[str, Any]]),
-        recipe=_read(folder / "recipe.toml", dict[str, dict[str, Any]]),
+        sizes=_read(folder / "sizes.toml", settings),
+        recipe=_read(folder / "recipe.toml", settings),
         tasks=_read(folder / "tasks.toml", dict[str, Task]),
-        stages=order.stages,
-        claims=claims,
+        stages=_read(folder / "order.toml", dict[Literal["stages"], list[Stage]])["stages"],
     )
 
 

@@ -30,35 +30,39 @@ def nothing_more(root: Path, comparison: Comparison, objective: Objective) -> li
 def losses(roots: Sequence[Path]) -> pd.DataFrame | None:
     """A row for each comparison with a finished run: the mean loss of each variant, and its own learning rate."""
 
-    def cells(found: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
-        return {each.name: _cell(found[each.name], each) for each in comparison.variants if each.name in found}
+    def cell(values: "pd.Series[float]", variant: VariantRecord) -> str:
+        rate, remark = variant.settings.get("learning_rate"), ", not tuned" if variant.not_tuned else ""
+        return f"{values.mean():.3f}" + (f" (rate {rate:g}{remark})" if rate else "")
 
-    return _rows(roots, cells)
+    return _rows(
+        roots, lambda found, variants: {name: cell(found[name], variants[name]) for name in variants if name in found}
+    )
 
 
 def differences(roots: Sequence[Path]) -> pd.DataFrame | None:
     """The same of the differences of pairs."""
 
-    def cells(found: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
-        there = [pair for pair in PAIRS if {*pair} <= {*found}]
-        apart = {f"{a} − {b}": estimate([*(found[a] - found[b]).dropna()]) for a, b in there}
-        return {
-            name: with_interval(each.mean, each.low, each.high, "+.3f") if each.n else "-"
-            for name, each in apart.items()
-        }
+    def cell(values: "pd.Series[float]") -> str:
+        each = estimate([*values.dropna()])
+        return with_interval(each.mean, each.low, each.high, "+.3f") if each.n else "-"
 
-    return _rows(roots, cells)
+    return _rows(
+        roots, lambda found, _: {f"{a} − {b}": cell(found[a] - found[b]) for a, b in PAIRS if {a, b} <= {*found}}
+    )
 
 
-def _rows(roots: Sequence[Path], cells: Callable[[pd.DataFrame, Comparison], dict[str, str]]) -> pd.DataFrame | None:
+def _rows(
+    roots: Sequence[Path], cells: Callable[[pd.DataFrame, dict[str, VariantRecord]], dict[str, str]]
+) -> pd.DataFrame | None:
+    """A row for each comparison with a finished run: where it stands, and the cells of its losses and variants."""
     rows = []
-    for root in sorted(roots, key=_place):
+    for root in roots:
         comparison = read_comparison(root)
-        found = test_losses(root, comparison)
+        config, found = Config(**comparison.config), test_losses(root, comparison)
         if len(found):
-            head = dict(zip(("data", "optimiser", "spread"), _place(root), strict=True))
-            rows.append(head | cells(found, comparison))
-    return pd.DataFrame(rows).fillna("-") if rows else None
+            head = {"data": comparison.data[0].called, "optimiser": config.optimizer, "spread": config.initial_spread}
+            rows.append(head | cells(found, {variant.name: variant for variant in comparison.variants}))
+    return pd.DataFrame(rows).fillna("-").sort_values(["data", "optimiser", "spread"]) if rows else None
 
 
 def test_losses(root: Path, comparison: Comparison) -> pd.DataFrame:
@@ -67,17 +71,3 @@ def test_losses(root: Path, comparison: Comparison) -> pd.DataFrame:
     tested = values[values["metric"] == f"test_{comparison.objective.metric}"]
     found = tested.pivot(index="seed", columns="variant", values="value")
     return found[[variant.name for variant in comparison.variants if variant.name in found]]
-
-
-def _cell(values: "pd.Series[float]", variant: VariantRecord) -> str:
-    """Mean loss, and the learning rate where each variant has its own."""
-    rate = variant.settings.get("learning_rate")
-    remark = ", not tuned" if variant.not_tuned else ""
-    return f"{values.mean():.3f}" + (f" (rate {rate:g}{remark})" if rate else "")
-
-
-def _place(root: Path) -> tuple[str, str, float]:
-    """Where a comparison's row stands."""
-    comparison = read_comparison(root)
-    config = Config(**comparison.config)
-    return comparison.data[0].called, config.optimizer, config.initial_spread
