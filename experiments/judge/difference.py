@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import inf, nan
 from typing import Literal
 
 from experiments.judge.significance import p_values
-from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate
+from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate, with_interval
 from experiments.judge.verdicts import ALPHA
 
 SHARES = ("accuracy", "f1", "matthews", "spearman")
@@ -37,9 +37,8 @@ class Difference:
     0.02", or "undecided [low, high]", with their names; see ``verdict``"""
 
     def __str__(self) -> str:
-        interval = "" if isnan(self.low) else _interval(self.low, self.high, "+.4f")
-        words = self.metric.replace("_", " ")
-        return f"{self.a} - {self.b}, test {words}, n = {self.n}: {self.mean:+.4f}{interval}; {self.verdict}"
+        found, words = with_interval(self.mean, self.low, self.high, "+.4f"), self.metric.replace("_", " ")
+        return f"{self.a} - {self.b}, test {words}, n = {self.n}: {found}; {self.verdict}"
 
 
 def paired_test(differences: Sequence[float], margin: float, resolution: float = 0.0) -> tuple[Estimate, float, float]:
@@ -70,14 +69,10 @@ def verdict(
     if different < ALPHA:
         low, high = sorted((abs(found.low), abs(found.high)))
         name = a if (found.mean < 0) == (better == "lower") else b
-        return f"{name} {better} by {abs(found.mean):.4f}{_interval(low, high, '.4f')}"
+        return f"{name} {better} by {with_interval(abs(found.mean), low, high, '.4f')}"
     if equivalent < ALPHA:
         return f"no difference beyond {margin:g}"
     if found.has_interval:
-        return f"undecided{_interval(found.low, found.high, '+.4f')}"
+        return f"undecided [{found.low:+.4f}, {found.high:+.4f}]"
     few = f"n = {found.n}, and {SMALLEST_SAMPLE} are needed"
     return f"undecided: {few if found.n < SMALLEST_SAMPLE else 'all differences are equal'}"
-
-
-def _interval(low: float, high: float, pattern: str) -> str:
-    return f" [{low:{pattern}}, {high:{pattern}}]"

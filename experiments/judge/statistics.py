@@ -7,7 +7,7 @@ three seeds there is none: it says nothing, and percentile bootstraps of so few 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,11 @@ class Estimate:
     @property
     def has_interval(self) -> bool:
         return isfinite(self.low)
+
+
+def with_interval(mean: float, low: float, high: float, pattern: str) -> str:
+    """mean [low, high]; without an interval the mean alone."""
+    return format(mean, pattern) if isnan(low) else f"{mean:{pattern}} [{low:{pattern}}, {high:{pattern}}]"
 
 
 class Spread(NamedTuple):

@@ -12,7 +12,7 @@ import pandas as pd
 from experiments.judge.claims import Claim, Sample
 from experiments.judge.runs import Runs
 from experiments.judge.significance import adjust, certainties, p_values, sign_test
-from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate
+from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate, with_interval
 from experiments.records.schema import Comparison
 from experiments.study import read_toml
 
@@ -60,10 +60,10 @@ class Row(NamedTuple):
         found, show = self.estimate, self.claim.show
         if found.n == 0:
             return "-"
-        mean, low, high = (show(value) for value in (found.mean, found.low, found.high))
         if self.claim.kind == "exact":
+            mean, low, high = (show(value) for value in (found.mean, found.low, found.high))
             return mean if low == high else f"{mean} on average ({low} to {high})"
-        return f"{mean} [{low}, {high}]" if found.has_interval else mean
+        return with_interval(found.mean, found.low, found.high, self.claim.pattern)
 
     @property
     def measured(self) -> str:

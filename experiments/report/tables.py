@@ -12,12 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.console import printable
-from experiments.judge.statistics import run_states
+from experiments.judge.statistics import run_states, with_interval
 from experiments.records.files import visible
 from experiments.records.record import run_status
 from experiments.records.schema import Comparison, Floor
 from experiments.show.rows import in_numbers
-from experiments.show.words import with_interval
 
 NOTHING = "-"
 NO_BASELINE = " was not run"

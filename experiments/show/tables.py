@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from experiments.judge.statistics import with_interval
 from experiments.records.csv_files import NotMeasured
 from experiments.show.keys import Quantity, Table
 from experiments.show.rows import Rows, summary
-from experiments.show.words import amount, with_interval
+from experiments.show.words import amount
 
 NOTHING = "-"
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from experiments.judge.claims import Claim
 from experiments.judge.runs import Runs
+from experiments.judge.statistics import with_interval
 from experiments.judge.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.show.colours import LOOKS
@@ -72,11 +73,6 @@ def in_figures(value: float, comparison: Comparison) -> str:
         return f"{value:.3g} {unit}"
     share, of, what = unit.partition("share of ")
     return f"{100 * value:.3g} % of {what}" if of and not share else f"{100 * value:.3g} % ({unit})"
-
-
-def with_interval(mean: float, low: float, high: float, pattern: str) -> str:
-    """mean [low, high]; without an interval the mean alone."""
-    return format(mean, pattern) if pd.isna(low) else f"{mean:{pattern}} [{low:{pattern}}, {high:{pattern}}]"
 
 
 def amount(number: float) -> str:

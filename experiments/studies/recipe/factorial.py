@@ -7,10 +7,9 @@ import pandas as pd
 
 from experiments.config import Config
 from experiments.judge.curves import read_curves
-from experiments.judge.statistics import estimate, finished_values
+from experiments.judge.statistics import estimate, finished_values, with_interval
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.show.words import with_interval
 from experiments.train.objectives import Objective
 
 PAIRS = (

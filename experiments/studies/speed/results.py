@@ -15,10 +15,10 @@ from msgspec.structs import asdict
 
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample
+from experiments.judge.statistics import with_interval
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
-from experiments.show.words import with_interval
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.study import (
     AFTER,

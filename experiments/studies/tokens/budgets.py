@@ -9,11 +9,10 @@ import pandas as pd
 from experiments.config import recorded_steps
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, per_seed
-from experiments.judge.statistics import Estimate, estimate
+from experiments.judge.statistics import Estimate, estimate, with_interval
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
-from experiments.show.words import with_interval
 
 MILLION = 1e6
 LOSS = "test_bits_per_byte"

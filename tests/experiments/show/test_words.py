@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.judge.statistics import Estimate
+from experiments.judge.statistics import Estimate, with_interval
 from experiments.judge.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
 from experiments.show.keys import Quantity, Shown
 from experiments.show.rows import setting_label
 from experiments.show.style import legend_label
-from experiments.show.words import headline, verdict, with_interval
+from experiments.show.words import headline, verdict
 from experiments.studies.registry import STUDIES
 from tests.experiments.show.rows import rows_of
 from tests.made_up import make_record
