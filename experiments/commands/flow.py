@@ -16,7 +16,6 @@ from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_data
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.extensions import choices
-from experiments.judge import references
 from experiments.options import ALL, BENCHMARK, RunOptions, as_words, run_options
 from experiments.presets import PRESETS, size_of
 from experiments.run.time_limit import TimeLimit, parse_time
@@ -76,6 +75,8 @@ def run_all(options: RunOptions) -> int:
     check_together(options)
     if size_of(options.preset) not in PRESETS:
         raise ValueError(f"--preset is {options.preset}; {choices(options.preset, [*PRESETS])}")
+    from experiments.judge import references  # not for --help: it loads SciPy
+
     console, failed = make_console(), list[str]()
     names = list(references.REFERENCES) if options.preset == "cpu" else [name for name in STUDIES if name != BENCHMARK]
     if not options.dry_run:
@@ -97,6 +98,8 @@ def run_all(options: RunOptions) -> int:
 
 def _options_of(name: str, options: RunOptions) -> RunOptions:
     """Those of the command that makes a reference, or a study at another preset, with those of ``run all``."""
+    from experiments.judge import references
+
     words = references.arguments(name)
     if options.preset != "cpu":
         words = ["run", name, "--out", str(RUNS / options.preset / name)]

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import pandas as pd
 from msgspec import to_builtins
@@ -53,31 +52,27 @@ def pack(directory: Path, out: Path, weights: bool = False) -> int:
             was written.
     """
     store.check_directory(out)
-    places = {"runs": (directory, out), "trials of learning rates": (directory / TRIALS, out / TRIALS)}
-    if not (directory / TRIALS / "comparison.json").exists():
-        del places["trials of learning rates"]
-    packed = {what: _packed(*place, weights and what == "runs") for what, place in places.items()}
-    for path, content in (file for each in packed.values() for file in each.files.items()):
+    files, statuses = _packed(directory, out, weights)
+    counts = Counter(f"runs {status.state}" for status in statuses.values())
+    if (directory / TRIALS / "comparison.json").exists():
+        of_trials, statuses = _packed(directory / TRIALS, out / TRIALS, False)
+        files |= of_trials
+        counts += Counter(f"trials of learning rates {status.state}" for status in statuses.values())
+    for path, content in files.items():
         if not (path.exists() and path.read_bytes() == content):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
-    told = list[str]()
-    for what, (_, there) in places.items():
-        (there / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
-        counts = Counter(status.state for status in packed[what].statuses.values())
-        told += [f"{count} {what} {state}" for state, count in sorted(counts.items())]
-    print(f"{out}: {', '.join(told) or 'no runs'}")
+    for folder in (out, out / TRIALS):
+        (folder / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
+    print(f"{out}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items())) or 'no runs'}")
     return 0
 
 
-class _Packed(NamedTuple):
-    files: dict[Path, bytes]
-    """in the order in which they are written: a run that was not done counts as done only with the last of them"""
-    statuses: dict[str, PackedStatus]
+def _packed(directory: Path, out: Path, weights: bool) -> tuple[dict[Path, bytes], dict[str, PackedStatus]]:
+    """What packing the comparison of a directory makes of what is packed in ``out``: files, and statuses of runs.
 
-
-def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
-    """What packing the comparison of a directory makes of what is packed in ``out``."""
+    Files are in the order in which they are written: a run that was not done counts as done only with the last of them.
+    """
     here = read_comparison(directory)
     store.check_runs(directory, here)
     comparison, statuses, rows = here, dict[str, PackedStatus](), RunRows()
@@ -101,7 +96,7 @@ def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
     files |= _weights(directory, out, here) if weights else {}
     if comparison.variants:
         files[out / PACKED_RUNS] = runs_as_parquet(rows, statuses)
-    return _Packed(files, statuses)
+    return files, statuses
 
 
 def _add_run(
