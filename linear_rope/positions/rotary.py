@@ -17,6 +17,8 @@ Layout = Literal["interleaved", "half"]
 
 FEW = 64
 """positions whose rotations are kept, at most"""
+STRETCH = 256
+"""positions of a table from whose rows the rotations of few positions are made"""
 
 
 def rope_frequencies(
@@ -110,7 +112,23 @@ def rotation_at(positions: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _rotation_at(positions: tuple[float, ...], turn: Turn, dtype: torch.dtype) -> Tensor:
-    return rope_rotation(torch.tensor(positions, dtype=torch.float64, device="cpu"), turn, torch.float64).to(dtype)
+    if not positions or not all(position >= 0 and position == int(position) for position in positions):
+        return rope_rotation(torch.tensor(positions, dtype=torch.float64, device="cpu"), turn, dtype)
+    # A product, for the trigonometry of so few numbers wakes a team of threads, which takes longer than all the rest.
+    fine = _stretch(0, 1, turn)
+    turned = []
+    for position in map(int, positions):
+        coarse = _stretch(position // STRETCH**2 * STRETCH**2, STRETCH, turn)
+        turned.append(coarse[position // STRETCH % STRETCH] * fine[position % STRETCH])
+    return torch.view_as_real(torch.stack(turned)).to(dtype)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _stretch(first: int, step: int, turn: Turn) -> Tensor:
+    """The rotations of 256 positions, first, first + step, ..., as (256, width / 2) complex numbers."""
+    positions = torch.arange(first, first + step * STRETCH, step, device="cpu")
+    return torch.view_as_complex(rope_rotation(positions, turn, torch.float64))
 
 
 def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved") -> Tensor:

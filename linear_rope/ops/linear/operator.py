@@ -150,7 +150,8 @@ def _implementation(call: Call) -> ModuleType:
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
 _CALL += ", float[] numbers, str formula, str denominator, bool causal, str implementation"
 _RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
-_GRADS = ", ".join(f"Tensor? grad_{name}" for name in Upstream._fields)
+_UPSTREAM = tuple(f"grad_{name}" for name in Upstream._fields)
+_GRADS = ", ".join(f"Tensor? {name}" for name in _UPSTREAM)
 
 
 @torch.library.custom_op(
@@ -199,22 +200,59 @@ def _all_there(gradients: Gradients) -> tuple[Tensor, ...]:
     return tuple(gradients.q.new_empty(0) if x is None else x for x in gradients)
 
 
-def _one_by_one(operator: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
-    """The rule of vmap: a call for each, as maps with tensors of their own need."""
+def _batched(
+    operator: Callable[..., tuple[Tensor, ...]], names: tuple[str, ...], outputs: tuple[str, ...]
+) -> Callable[..., tuple[tuple[Tensor, ...], tuple[int | None, ...]]]:
+    """The rule of vmap: the new axis becomes part of the batch; maps with tensors of their own go one by one."""
 
-    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        given = list(zip(arguments, in_dims, strict=True))
-        each = []
-        for index in range(info.batch_size):
-            # The axis of a list of numbers is a list.
-            each.append(operator(*(x.select(axis, index) if isinstance(axis, int) else x for x, axis in given)))
-        return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
+    def batch_axis(name: str) -> int:
+        return 1 if name in ("memories", "key_sums", "stabilisers") else 0
+
+    def fold(name: str, x: Any, axis: int | None, size: int, batch: int) -> Any:
+        if not isinstance(x, Tensor) or name == "constant" or (axis is None and x.shape == (0,)):
+            return x
+        rotates = name.endswith("rotation")
+        if rotates and axis is None and x.shape[0] == 1:
+            return x
+        x = x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+        if rotates:  # one for all of a batch becomes one each
+            x = x.expand(size, batch, *x.shape[2:])
+        return x.movedim(0, batch_axis(name)).flatten(batch_axis(name), batch_axis(name) + 1)
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        size = info.batch_size
+        if in_dims[names.index("constant")] is not None:
+            each = []
+            for index in range(size):
+                chosen = [_select(x, axis, index) for x, axis in zip(arguments, in_dims, strict=True)]
+                each.append(operator(*chosen))
+            return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(outputs)
+        batch = arguments[0].shape[0] if in_dims[0] is None else arguments[0].movedim(in_dims[0], 0).shape[1]
+        folded = [fold(*each, size, batch) for each in zip(names, arguments, in_dims, strict=True)]
+        found = operator(*folded)
+        unfolded = [
+            (x, None) if x.shape == (0,) else (x.unflatten(batch_axis(name), (size, batch)), batch_axis(name))
+            for name, x in zip(outputs, found, strict=True)
+        ]
+        tensors, axes = zip(*unfolded, strict=True)
+        return tensors, axes
 
     return rule
 
 
-_forward.register_vmap(_one_by_one(_forward))
-_backward.register_vmap(_one_by_one(_backward))
+def _select(x: Any, axis: Any, index: int) -> Any:
+    # The axis of a list of numbers is a list.
+    return x.select(axis, index) if isinstance(axis, int) else x
+
+
+_forward.register_vmap(_batched(_forward, (*FIELDS, "keep"), Result._fields))
+_backward.register_vmap(
+    _batched(
+        _backward,
+        (*FIELDS, *Result._fields, *_UPSTREAM),
+        Gradients._fields,
+    )
+)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

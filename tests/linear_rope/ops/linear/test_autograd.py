@@ -82,6 +82,13 @@ def test_the_small_number_of_favor_has_the_derivative_of_what_it_adds(norm: floa
     assert torch.autograd.gradcheck(attend, [x.requires_grad_() for x in (q, k, v)], **CLOSE)
 
 
+@pytest.mark.parametrize("rope", ["after", "before"])
+def test_positions_have_gradients(form: str, rope: str) -> None:
+    qkv, positions = random_qkv(1, HEADS, 9), torch.arange(9.0, dtype=torch.float64).requires_grad_()
+    options: dict[str, Any] = dict(feature_map=EluPlusOne(), rope=rope, causal=True, implementation=form)
+    assert torch.autograd.gradcheck(lambda at: attended(*qkv, positions=at, **options), (positions,), atol=1e-6)
+
+
 @BY_KIND
 def test_second_derivatives_are_right_or_refused(name: str, form: str) -> None:
     """Also for a loss that is linear in the output, whose gradient would come back as if it were a constant."""
@@ -201,6 +208,23 @@ def test_the_way_from_the_module_to_the_product_is_short(
     assert ways[0][-1][1:] == ("multi_head.py", "forward")
     assert len(ways[0]) <= 5 + gradients, ways[0]
     assert len({file for folder, file, _ in ways[0] if folder == "linear"}) <= 4
+
+
+@BY_KIND
+def test_other_calls_change_neither_results_nor_pending_backward_passes(name: str) -> None:
+    """Also of another length or dtype, without gradients, and after a backward pass of the same call."""
+    feature_map, qkv, others = MAPS[name](0.0), leaves(2, 100), [leaves(2, 100, seed=1), leaves(1, 300, seed=2)]
+    others.append([x.detach().float().requires_grad_() for x in others[0]])
+    for rope, denominator in SETTINGS:
+        options: dict[str, Any] = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True)
+        expected = outputs_and_gradients(qkv, **options)
+        output = attended(*qkv, **options)
+        for other in others:
+            attended(*other, **options).sum().backward()
+            with torch.no_grad():
+                attended(*other, **options)
+            found = torch.autograd.grad(output, qkv, random(*output.shape, seed=99), retain_graph=True)
+            assert_identical([output.flatten(), torch.cat([x.flatten() for x in found])], expected[:2])
 
 
 @BY_KIND
