@@ -135,9 +135,7 @@ def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
         known = variants.setdefault(variant.name, variant)
         # A learning rate may be found in one of them only.
         rate = {name: value for name, value in (variant.settings | known.settings).items() if name == "learning_rate"}
-        store.refuse_if_differing(
-            out / variant.name, store.differing_settings(rate | known.settings, rate | variant.settings)
-        )
+        store.refuse_if_differing(out / variant.name, rate | known.settings, rate | variant.settings)
         more = len(variant.settings) - len(known.settings)
         variants[variant.name] = variant if more > 0 or (went_on and more == 0) else known
     merged = replace(

@@ -61,9 +61,7 @@ def _continued(root: Path, comparison: Comparison, unfinished: bool) -> Comparis
     """The comparison that is in ``root``, to go on with. Raises ValueError if it measured something else."""
     there = read_comparison(root)
     store.check_same_study(root, there, comparison)
-    differing = store.differing_settings(there.config, comparison.config)
-    if there.machine.get("device") != comparison.machine["device"]:
-        differing.append(f"the device ({there.machine.get('device')} there, {comparison.machine['device']} now)")
-    store.refuse_if_differing(root, differing)
+    known, now = (each.config | {"the device": each.machine.get("device")} for each in (there, comparison))
+    store.refuse_if_differing(root, known, now)
     store.add_changes(there, comparison, all_done=not unfinished)
     return there

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +56,17 @@ def check_links(directory: Path) -> None:
     Raises:
         ValueError: a link leads out of it, or something is neither a file nor a directory (a pipe never ends).
     """
-    top, places = os.path.realpath(directory), [os.fspath(directory)]
-    while places:
-        # Another process may be at work here, and what it removes is no longer there.
-        with suppress(FileNotFoundError), os.scandir(places.pop()) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    target = os.path.realpath(entry.path)
-                    if not Path(target).is_relative_to(top):
-                        told = "remove the link, or move what it leads to into its place"
-                        raise ValueError(f"{entry.path} is a link to {target}, outside of {directory}; {told}")
-                elif entry.is_dir(follow_symlinks=False):
-                    places.append(entry.path)
-                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                    raise ValueError(f"{entry.path} is neither a file nor a directory; remove it")
+    top = os.path.realpath(directory)
+    for folder, folders, files in os.walk(directory):
+        for path in (os.path.join(folder, name) for name in folders + files):
+            if os.path.islink(path):
+                target = os.path.realpath(path)
+                if not Path(target).is_relative_to(top):
+                    told = "remove the link, or move what it leads to into its place"
+                    raise ValueError(f"{path} is a link to {target}, outside of {directory}; {told}")
+            # Another process may be at work here, and what it removes is no longer there.
+            elif os.path.lexists(path) and not (os.path.isdir(path) or os.path.isfile(path)):
+                raise ValueError(f"{path} is neither a file nor a directory; remove it")
 
 
 def open_to_append(path: Path) -> io.FileIO:

@@ -17,13 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.records.files import (
-    open_to_append,
-    read_file,
-    sync_directory,
-    write_json,
-    wrong_file,
-)
+from experiments.records.files import open_to_append, read_file, sync_directory, write_json, wrong_file
 from experiments.records.parquet import read_rows, read_statuses
 from experiments.records.schema import Comparison, MetricsRow, PackedStatus, RunConfig, Split, Status
 
@@ -156,15 +150,12 @@ def planned_runs(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
     Of trials of learning rates all have the first seed, and few another one: those are prepared when the search for the
     best rate asks for them. Raises ValueError if packed statuses are damaged.
     """
-    runs = list(comparison.runs)
-    if root.absolute().name != TRIALS:
-        return runs
-    return [run for run in runs if run[1] == comparison.seeds[0] or _is_there(root, *run)]
 
+    def is_there(run: tuple[str, int]) -> bool:
+        return run_directory(root, *run).exists() or run_status(root, *run).state != "queued"
 
-def _is_there(root: Path, variant: str, seed: int) -> bool:
-    is_here = run_directory(root, variant, seed).exists()
-    return is_here or run_status(root, variant, seed).state != "queued"
+    are_trials = root.absolute().name == TRIALS
+    return [run for run in comparison.runs if not are_trials or run[1] == comparison.seeds[0] or is_there(run)]
 
 
 def is_finished(root: Path, variant: str, seed: int, steps: int) -> bool:
@@ -211,17 +202,14 @@ class MetricsLog:
     ) -> None:
         self._note, self._follow, self._check = note, follow, check
         self._differed = False
-        self._file = None
-        if not writes:
-            self._written = {(row.step, row.split): row for row in read_metrics(path)}
-            return
-        content = read_file(path, "remove the run's directory and run again") if path.exists() else b""
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
-        self._file = open_to_append(path)
-        sync_directory(path.parent)
-        if content and not content.endswith(b"\n"):
-            self._file.truncate(content.rfind(b"\n") + 1)
-            note(f"an unfinished last line of {path.name} was dropped")
+        self._file = open_to_append(path) if writes else None
+        if self._file is not None:
+            sync_directory(path.parent)
+            content = path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                self._file.truncate(content.rfind(b"\n") + 1)
+                note(f"an unfinished last line of {path.name} was dropped")
 
     def has(self, step: int, split: str) -> bool:
         """Whether the row of a step and split is on record."""

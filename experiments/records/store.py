@@ -3,7 +3,7 @@
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -75,45 +75,36 @@ def check_same_study(root: Path, there: Comparison, comparison: Comparison) -> N
         )
 
 
-def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """For each setting that two configurations do not share: its name and both values."""
+def refuse_if_differing(root: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises ValueError that names each setting in which two configurations differ, and both values."""
     # A record from before there was such a setting has its default.
-    known = [{name: repr(value) for name, value in (DEFAULTS | each).items()} for each in (there, now)]
-    values = {name: [each.get(name, "nothing") for each in known] for name in {**now, **there}}
-    return [f"{name} ({before} there, {after} now)" for name, (before, after) in values.items() if before != after]
-
-
-def _differing_data(there: str, now: str) -> list[str]:
-    told = f"the content of the data set (sha256 {there[:12]}... there, {now[:12]}... now)"
-    return [told] if there != now else []
-
-
-def _other_weights(run: str, there: str, now: str) -> list[str]:
-    if there == now:
-        return []
-    words = [f"sha256 {each[:12]}..." if each else "none of another comparison" for each in (there, now)]
-    return ["the encoder that {} begins with ({} there, {} now)".format(run, *words)]
-
-
-def refuse_if_differing(root: Path, differing: list[str]) -> None:
-    """Raises ValueError that names what differs, if anything does."""
+    values = {
+        name: [str({**DEFAULTS, **each}.get(name, "nothing")) for each in (there, now)] for name in {**now, **there}
+    }
+    differing = [f"{name} ({before} there, {after} now)" for name, (before, after) in values.items() if before != after]
     if differing:
         raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+
+
+def _of_data(sha256: str) -> dict[str, str]:
+    return {"the content of the data set": f"sha256 {sha256[:12]}..."}
+
+
+def _of_weights(run: str, sha256: str) -> dict[str, str]:
+    return {f"the encoder that {run} begins with": f"sha256 {sha256[:12]}..." if sha256 else "none"}
 
 
 def check_can_be_one(root: Path, there: Comparison, comparison: Comparison) -> None:
     """Raises ValueError if the comparison in ``root`` has another study, configuration or data."""
     check_same_study(root, there, comparison)
     before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
-    differing = differing_settings(before, now)
-    for data, other in zip(there.data, comparison.data, strict=False):
-        differing += _differing_data(data.sha256, other.sha256)
-    if there.objective != comparison.objective:
-        kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
-        differing.append("what is trained ({} there, {} now)".format(*kinds))
-    refuse_if_differing(root, differing)
-    for run, sha256 in comparison.initial_weights.items():
-        refuse_if_differing(root, _other_weights(run, there.initial_weights.get(run, sha256), sha256))
+    for each, settings in ((there, before), (comparison, now)):
+        objective = each.objective
+        settings["what is trained"] = f"{objective.name} in {objective.unit} {objective.tokenizer_sha256[:12]}"
+        settings |= _of_data(each.data[0].sha256)
+        for run in there.initial_weights.keys() & comparison.initial_weights:
+            settings |= _of_weights(run, each.initial_weights[run])
+    refuse_if_differing(root, before, now)
 
 
 def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
@@ -134,7 +125,7 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         settings = recorded.get(variant.name, variant).settings
         if there.learning_rates and "learning_rate" in settings:  # what was found when the comparison was run before
             variant.settings = variant.settings | {"learning_rate": settings["learning_rate"]}
-        refuse_if_differing(root / variant.name, differing_settings(settings, variant.settings))
+        refuse_if_differing(root / variant.name, settings, variant.settings)
         recorded.setdefault(variant.name, variant)
     seeds = sorted({*there.seeds, *comparison.seeds})
     # One rule for all variants: what has found a rate by one goes on by it.
@@ -154,7 +145,7 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
     devices = [record.machine.get("device") for record in (there, comparison)]
     if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
-        refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
+        refuse_if_differing(root, {"the device": devices[0]}, {"the device": devices[1]})
     add_changes(merged, comparison, all_done)
     return merged
 
@@ -173,15 +164,14 @@ def with_baseline(comparison: Comparison, name: str | None) -> Comparison:
 
 def check_runs(root: Path, comparison: Comparison) -> None:
     """Raises ValueError if a run was made with something else: copied from another comparison, or edited."""
-    settings = {variant.name: variant.settings for variant in comparison.variants}
+    settings = {variant.name: comparison.config | variant.settings for variant in comparison.variants}
     for run in comparison.runs:
-        made_with, directory = run_config(root, *run), run_directory(root, *run)
+        made_with, directory, name = run_config(root, *run), run_directory(root, *run), "{}/seed{}".format(*run)
         if made_with is not None:
-            differing = differing_settings(made_with.config, comparison.config | settings[run[0]])
-            differing += _differing_data(made_with.data_sha256, comparison.data[0].sha256)
-            begins_with = made_with.initial_weights_sha256, comparison.initial_weights_of(*run)
-            differing += _other_weights(f"{run[0]}/seed{run[1]}", *begins_with)
-            refuse_if_differing(directory, differing)
+            there = made_with.config | _of_data(made_with.data_sha256)
+            there |= _of_weights(name, made_with.initial_weights_sha256)
+            now = settings[run[0]] | _of_data(comparison.data[0].sha256)
+            refuse_if_differing(directory, there, now | _of_weights(name, comparison.initial_weights.get(name, "")))
         elif (directory / "metrics.jsonl").exists():
             raise ValueError(f"{directory} has records and no config.json; put it back, or remove the directory")
 

@@ -18,7 +18,7 @@ from experiments.config import Config
 from experiments.records.files import read_file, write_atomically
 from experiments.records.record import read_comparison, run_config, run_directory, run_status, write_record
 from experiments.records.schema import Comparison
-from experiments.records.store import differing_settings, refuse_if_differing
+from experiments.records.store import refuse_if_differing
 from experiments.run.plan import write_status
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
 from experiments.train.schedule import last_constant_step
@@ -74,7 +74,7 @@ def extend(root: Path, config: Config) -> None:
     if before.steps == config.steps or last_constant is None:
         return
     now = replace(before, steps=config.steps, budgets=config.budgets)
-    refuse_if_differing(root, differing_settings(vars(now), vars(config)))
+    refuse_if_differing(root, vars(now), vars(config))
     runs = [run for run in comparison.runs if _has(root, *run, before.steps)]
     for variant, seed in comparison.runs:
         if run_status(root, variant, seed).state == "done" and not _has(root, variant, seed, config.steps):

@@ -4,13 +4,13 @@ All it is given is the run's directory. What must last goes into ``status.json``
 """
 
 import os
-import signal
 import socket
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -65,34 +65,25 @@ def train_directory(path: Path, trackers: Sequence[str] = (), plugins: Sequence[
     check_links(job.directory)
     if trackers and rank == 0:
         write_record(job.directory / "job.json", msgspec.structs.replace(needed, trackers=list(trackers)))
-    is_done = is_finished(job.root, *job.run, record.config["steps"])
     with stop_signals_are_collected() as received:
-        if rank > 0:
-            return 0 if is_done else _train_as_peer(job, received)
         try:
-            ended = Ended(job.run, "done") if is_done else _train_here(job, received, count, plugins)
+            ended = Ended(job.run, "done")
+            if not is_finished(job.root, *job.run, record.config["steps"]):
+                ended = _train_as_peer(job) if rank > 0 else _train_here(job, received, count, plugins)
         except OSError:
             with suppress(OSError):  # of a full disk, with the log on it
                 traceback.print_exc()
             return UNRECORDED
-    with suppress(OSError):
-        print(closing_line(ended), flush=True)
+    if rank == 0:
+        with suppress(OSError):
+            print(closing_line(ended), flush=True)
     return {"done": 0, "failed": 1}.get(ended.state, 128 + received[0] if received else 1)
 
 
-def _train_as_peer(job: Job, received: list[int]) -> int:
+def _train_as_peer(job: Job) -> Ended:
     """Train beside the first process, which writes the files, says when to stop and records how the run ended."""
     end_with_the_first()
-    try:
-        train_job(job, True, RunLog())
-    except RunStopped:
-        return 128 + (received[0] if received else signal.SIGTERM)
-    except RunFailed:
-        return 1
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
+    return _ended(job.run, partial(train_job, job, True, RunLog()))
 
 
 def _train_here(job: Job, received: list[int], count: int, plugins: Sequence[str]) -> Ended:
@@ -105,28 +96,36 @@ def _train_here(job: Job, received: list[int], count: int, plugins: Sequence[str
             return Ended(job.run, "queued", "stopped before its first step")
         told = f"another process has been training it in the same directory for {LEASE_SECONDS} s"
         return Ended(job.run, "running", told)
+
+    def train() -> None:
+        remove_leftovers(job.directory)
+        write_that_it_is_trained(job.directory, environment.software(read_job(job.directory)[2].device))
+        with peers(job, count, plugins):
+            train_job(job, count > 1, JobLog(job, lease, received))
+
     try:  # held until the end is recorded, so that nobody else's status is overwritten
-        ended = Ended(job.run, "done")
-        try:
-            remove_leftovers(job.directory)
-            device = read_job(job.directory)[2].device
-            write_that_it_is_trained(job.directory, environment.software(device))
-            with peers(job, count, plugins):
-                train_job(job, count > 1, JobLog(job, lease, received))
-        except RunStopped as error:
-            ended = Ended(job.run, "queued", str(error))
-        except (RunFailed, LeaseLost) as error:
-            ended = Ended(job.run, "failed", str(error))
-        except Exception as error:
-            ended = Ended(job.run, "failed", " ".join(f"{type(error).__name__}: {error}".split())[:400])
-            with suppress(OSError):
-                traceback.print_exc()
+        ended = _ended(job.run, train)
         with suppress(LeaseLost):
             check_lease(lease)
             write_status(job.directory, ended.state, ended.reason)
         return ended
     finally:
         lease.release()
+
+
+def _ended(run: Run, train: Callable[[], None]) -> Ended:
+    """How a run's training ends."""
+    try:
+        train()
+    except RunStopped as error:
+        return Ended(run, "queued", str(error))
+    except (RunFailed, LeaseLost) as error:
+        return Ended(run, "failed", str(error))
+    except Exception as error:
+        with suppress(OSError):
+            traceback.print_exc()
+        return Ended(run, "failed", " ".join(f"{type(error).__name__}: {error}".split())[:400])
+    return Ended(run, "done")
 
 
 class JobLog(RunLog):

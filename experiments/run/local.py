@@ -1,15 +1,13 @@
-"""Runs on this machine, several at a time, forked from one parent that imports what they need once.
+"""Runs on this machine, several at a time. Each is forked from a worker that has imported what runs need.
 
 The fork server of multiprocessing needs a socket with a short path, cannot be started by a daemonic process, and gives
-what it starts later the environment of the first. This parent, ``python -m experiments.run.local``, is told what to do,
-and tells how runs ended, line by line.
+what it starts later the environment of the first. A worker is ``python -m experiments.run.local``: it reads the
+directories of runs, one after the other, and tells their exit statuses. The end of what it reads stops its run.
 """
 
 import faulthandler
-import itertools
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,22 +15,21 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from experiments.objects import ONE_CORE, Job, Needs, python
 from experiments.records.files import open_to_append
 from experiments.run.loop import UNRECORDED
-from experiments.run.signals import stop_signals_are_blocked
+from experiments.run.signals import at_the_end_of_input, stop_signals_are_blocked
 
-FORKS = sys.platform.startswith("linux")
-"""elsewhere a process that has imported PyTorch cannot safely be forked"""
-PRELOADED = ["experiments.train.loop", "experiments.train.chosen_objective", "experiments.data.registry"]
-PRELOADED += ["experiments.run.job", "torch._dynamo"]  # which PyTorch's optimizers import in their first step
-"""imported once for all runs"""
-LOOK_SECONDS = 0.05
+IMPORTED = ["experiments.train.loop", "experiments.train.chosen_objective", "experiments.data.registry"]
+IMPORTED += ["experiments.run.job", "torch._dynamo"]  # which PyTorch's optimizers import in their first step
+"""by a worker, once for all of its runs"""
+if not sys.platform.startswith("linux"):  # a process that has imported PyTorch cannot safely be forked
+    IMPORTED = []
 
 
 class Local:
@@ -40,78 +37,66 @@ class Local:
 
     def __init__(self, *, workers: int | None = 1, needs: Needs = ONE_CORE) -> None:
         self.room, self._nproc = workers or 1, needs.nproc
-        self._numbers = itertools.count()
-        self._places, self._ended = dict[int, int](), dict[int, int | str]()
-        self._rest = b""
+        self._workers = dict[int, _Worker]()
 
-    def start(self, jobs: Sequence[Job]) -> "list[_Process]":
+    def start(self, jobs: Sequence[Job]) -> "list[_Worker]":
         """As Launcher.start says."""
         return [self._start(job) for job in jobs]
 
-    def _start(self, job: Job) -> "_Process":
-        number, place = next(self._numbers), min({*range(self.room)} - {*self._places.values()}, default=0)
-        self._places[number] = place
-        self.tell(number=number, directory=str(job.directory), variables=_own_gpus(place, self._nproc), is_forked=FORKS)
-        return _Process(self, number)
+    def _start(self, job: Job) -> "_Worker":
+        busy = {place for place, worker in self._workers.items() if worker.is_busy}
+        place = min({*range(self.room)} - busy)
+        if place not in self._workers or self._workers[place].has_ended:
+            self._workers[place] = _Worker(own_gpus(place, self._nproc))
+        self._workers[place].train(job)
+        return self._workers[place]
 
-    @cached_property
-    def _parent(self) -> "subprocess.Popen[bytes]":
-        # A terminal sends its signals to all: these wait until a run can heed them.
-        with stop_signals_are_blocked():
-            parent = subprocess.Popen(
-                [*python(), "-m", "experiments.run.local"],
-                # The modules that this process finds: a notebook's plug-in, say.
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        assert parent.stdout is not None
-        os.set_blocking(parent.stdout.fileno(), False)
-        weakref.finalize(self, _end, parent)
-        return parent
 
-    def tell(self, **what: object) -> None:
-        """Let the parent do something."""
-        pipe = self._parent.stdin
-        assert pipe is not None
+class _Worker:
+    """A process that trains a run at a time."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        # The modules that this process finds: a notebook's plug-in, say.
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | variables
+        command = [*python(), "-m", "experiments.run.local", *IMPORTED]
+        with stop_signals_are_blocked():  # a terminal sends its signals to all: these wait until a run can heed them
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=variables)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._directories, self._statuses = self._process.stdin, self._process.stdout
+        os.set_blocking(self._statuses.fileno(), False)
+        self.is_busy = False
+        weakref.finalize(self, self._process.__exit__, None, None, None)  # its pipes are closed, which ends it
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it takes no more runs."""
+        return self._directories.closed or self._process.poll() is not None
+
+    def train(self, job: Job) -> None:
+        self.is_busy = True
         with suppress(BrokenPipeError):  # how it ended is seen when it is asked
-            pipe.write(json.dumps(what).encode() + b"\n")
-            pipe.flush()
+            self._directories.write(json.dumps(str(job.directory)).encode() + b"\n")
 
-    def status(self, number: int) -> int | str | None:
-        """How the run of a number ended, if it did."""
-        pipe = self._parent.stdout
-        assert pipe is not None
-        while came := pipe.read(2**16):
-            *lines, self._rest = (self._rest + came).split(b"\n")
-            self._ended |= {int(each): int(status) for each, _, status in (line.partition(b" ") for line in lines)}
-        if number not in self._ended and self._parent.poll() is not None:
-            self._ended[number] = "the process that it was forked from ended"
-        if number in self._ended:
-            self._places.pop(number, None)
-        return self._ended.get(number)
-
-
-class _Process:
-    """A run's process."""
-
-    def __init__(self, local: Local, number: int) -> None:
-        self._local, self._number = local, number
-
-    def poll(self) -> int | str | None:
-        return self._local.status(self._number)
+    def poll(self) -> int | None:
+        came = self._statuses.read(100)
+        status = int(came) if came else self._process.poll()
+        self.is_busy = status is None
+        return status
 
     def stop(self, *, now: bool) -> None:
-        for each in (signal.SIGUSR1, signal.SIGKILL) if now else (signal.SIGTERM,):
-            self._local.tell(number=self._number, signal=each)
+        self._directories.close()
+        if now:
+            with suppress(psutil.NoSuchProcess):
+                trained = psutil.Process(self._process.pid).children()
+                for process in trained:
+                    process.send_signal(signal.SIGUSR1)
+                for process in trained or [self._process]:
+                    process.kill()
 
 
-def _end(parent: "subprocess.Popen[bytes]") -> None:
-    with suppress(BrokenPipeError), parent:  # its pipes are closed, which ends it
-        pass
-
-
-def _own_gpus(place: int, count: int) -> dict[str, str]:
+def own_gpus(place: int, count: int) -> dict[str, str]:
     """One for each of a run's processes, others in every place; where there are too few, they are shared in turn."""
     torch = sys.modules.get("torch")
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -122,65 +107,40 @@ def _own_gpus(place: int, count: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
 
 
-def serve() -> None:
-    """Do what the standard input says until it ends, which its sender's end does too; then let the runs stop."""
-    for module in PRELOADED:
+def serve(modules: list[str]) -> None:
+    """Train each run whose directory comes on the standard input, in a process of its own; print how that ended."""
+    for module in modules:
         import_module(module)
-    running, rest, is_open = dict[int, int](), b"", True
-    while is_open or running:
-        if is_open and select.select([0], [], [], LOOK_SECONDS)[0]:
-            came = os.read(0, 2**16)
-            *lines, rest = (rest + came).split(b"\n")
-            for line in lines:
-                _do(json.loads(line), running)
-            if not came:
-                is_open = False
-                for process in running.values():
-                    os.kill(process, signal.SIGTERM)
-        for number, process in list(running.items()):
-            ended, status = os.waitpid(process, 0 if not is_open else os.WNOHANG)
-            if ended:
-                del running[number]
-                if is_open:
-                    print(number, os.waitstatus_to_exitcode(status), flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        process = os.fork()
+        if not process:
+            os._exit(_train(Path(json.loads(line))))
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 
-def _do(asked: dict[str, Any], running: dict[int, int]) -> None:
-    number = asked["number"]
-    if "signal" in asked:
-        if number in running:
-            os.kill(running[number], asked["signal"])
-    elif process := os.fork():
-        running[number] = process
-    else:
-        status = 1
-        try:
-            status = _train(Path(asked["directory"]), asked["variables"], asked["is_forked"])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-
-
-def _train(directory: Path, variables: dict[str, str], is_forked: bool) -> int:
+def _train(directory: Path) -> int:
     from experiments.run.job import train_directory
 
-    os.environ.update(variables)
     try:
         log = open_to_append(directory / "log.txt")
     except OSError:
         return UNRECORDED
-    for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log.fileno()), (2, log.fileno())):
-        os.dup2(descriptor, stream)
-    if not is_forked:
-        command = [*python(), "-m", "experiments", "train", str(directory)]
-        os.execv(command[0], command)
+    for descriptor in (1, 2):
+        os.dup2(log.fileno(), descriptor)
+    at_the_end_of_input(lambda: os.kill(os.getpid(), signal.SIGTERM))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it writes to its log where it hangs
-    return train_directory(directory)
+    status = 1
+    try:
+        status = train_directory(directory)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+    return status
 
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):  # nobody is told any more
-        serve()
+        serve(sys.argv[1:])

@@ -107,31 +107,33 @@ def follow(
                 training.drop(run)  # a machine may have been taken away while it was trained there
             waiting.extend(prepare_runs(training, [run]))
         except OSError as error:
-            yield _recorded(training.job(run), Ended(run, "failed", f"{type(error).__name__}: {error}"))
+            yield _recorded(training.job(run), "failed", f"{type(error).__name__}: {error}")
     elsewhere = bool(getattr(launcher, "elsewhere", False))
     with stop_signals_are_collected() as stop:
         looked = time.monotonic()
         while running or (waiting and not stop):
             if not stop and (some := _next(waiting, launcher.room - len(running), limit)):
-                started = [_Running(job, elsewhere) for job in some]
-                yield from _start(started, launcher, running)
+                yield from _start([_Running(job, elsewhere) for job in some], launcher, running)
             time.sleep(LOOK_ELSEWHERE if elsewhere else LOOK_SECONDS)
             passed, looked = time.monotonic() - looked, time.monotonic()
             out_of_time = bool(running) and limit is not None and limit.is_over()
             for each in list(running):
                 each.silence += min(passed, LONGEST_LOOK)
                 yield from each.news()
-                if (ended := each.ended(out_of_time)) is not None:
+                if (status := each.process.poll()) is not None:
                     running.remove(each)
-                    yield ended
+                    yield (ended := each.ended(status))
                     if limit and ended.state == "done":
                         limit.ends(each.job)
                     if limit and limit.reached and ended.state == "queued":
                         training.drop(ended.run)
-                elif stop or out_of_time:
-                    each.stop(len(stop) > 1, STOP_SECONDS if out_of_time else silence)
+                elif out_of_time:
+                    each.stop(len(stop) > 1, STOP_SECONDS, "queued", OUT_OF_TIME)
+                elif stop:
+                    each.stop(len(stop) > 1, silence)
                 elif each.has_begun and each.silence > silence:
-                    each.kill_silent(silence)
+                    told = f"no sign of life for {silence:g} s after step {each.step} (--run-timeout), so it was killed"
+                    each.stop(True, silence, "failed", told)
     if stop:
         raise Stopped(stop[0])
 
@@ -153,7 +155,7 @@ def _start(some: "list[_Running]", launcher: Launcher, running: "list[_Running]"
         processes = launcher.start([each.job for each in some])
     except OSError as error:
         reason = f"its process could not be started ({type(error).__name__}: {error})"
-        yield from (_recorded(each.job, Ended(each.job.run, "failed", reason)) for each in some)
+        yield from (_recorded(each.job, "failed", reason) for each in some)
         return
     except ValueError:
         for each in running:
@@ -173,10 +175,11 @@ class _Running:
         self.job, self._elsewhere = job, elsewhere
         self.has_begun = not elsewhere
         """whether it was told that it started: elsewhere a run may wait for long"""
-        self._step, self.silence = 0, 0.0
-        self._asked = math.inf
-        """since when it is to stop"""
-        self._was_killed, self._was_silent = False, ""
+        self.step, self.silence = 0, 0.0
+        self._asked, self._is_killed = math.inf, False
+        """since when it is to stop, and whether it was killed"""
+        self._instead: tuple[State, str] | None = None
+        """how it ends, if it does not end well"""
         self._holders = [holder_of(job.directory)]  # of its lease; the first one may be of long ago
         self._metrics = job.directory / "metrics.jsonl"
         self._read = self._metrics.stat().st_size if self._metrics.exists() else 0
@@ -195,8 +198,8 @@ class _Running:
             if len(self._holders) > 2:
                 yield Started(self.job.run, lost=str(self._holders[-2]))
         for row in [row for row in self._rows() if row.get("split") == "train"][-1:]:
-            self._step = row["step"]
-            yield Advanced(self.job.run, self._step, row["loss"], row["tokens_per_second"])
+            self.step = row["step"]
+            yield Advanced(self.job.run, self.step, row["loss"], row["tokens_per_second"])
 
     def _rows(self) -> list[dict[str, Any]]:
         """What was written since the last look, whole lines."""
@@ -207,73 +210,56 @@ class _Running:
             return [json.loads(line) for line in lines.splitlines()]
         return []
 
-    def ended(self, out_of_time: bool) -> Ended | None:
-        """How it ended, if it did; its status says so from then on."""
-        status = self.process.poll()
-        if status is None:
-            return None
-        ended = how_it_ended(self.job, status)
-        if ended.state != "done" and self._was_silent:
-            ended = Ended(self.job.run, "failed", self._was_silent)
-        elif out_of_time and (ended.state == "queued" or self._was_killed):
-            ended = Ended(self.job.run, "queued", OUT_OF_TIME)
-        return _recorded(self.job, ended)
-
-    def stop(self, now: bool, seconds: float) -> None:
-        """Let it stop after a checkpoint; kill it after so many seconds."""
-        if self._asked == math.inf:
+    def stop(self, now: bool, seconds: float, *instead: Any) -> None:
+        """Let it stop after a checkpoint, or kill it: ``now``, or after so many seconds. ``instead`` is how it ends."""
+        self._instead = instead or self._instead
+        if self._asked == math.inf and not now:
             self._asked = time.monotonic()
             self.process.stop(now=False)
-        if now or time.monotonic() - self._asked > seconds:
-            self._kill()
-
-    def kill_silent(self, silence: float) -> None:
-        what = f"no sign of life for {silence:g} s after step {self._step}"
-        self._was_silent = f"{what} (--run-timeout), so it was killed"
-        self._kill()
-
-    def _kill(self) -> None:
-        if not self._was_killed:
-            self._was_killed = True
+        if not self._is_killed and (now or time.monotonic() - self._asked > seconds):
+            self._is_killed = True
             self.process.stop(now=True)
 
+    def ended(self, status: int | str) -> Ended:
+        """How it ended; its status.json says so from then on."""
+        state, reason = how_it_ended(self.job, status)
+        return _recorded(self.job, *(self._instead if self._instead and state != "done" else (state, reason)))
 
-def _signs(directory: Path) -> list[tuple[int, int] | None]:
+
+def _signs(directory: Path) -> list[tuple[int, int]]:
     """What changes when a run does something; by this machine's clock, for those of others need not agree."""
-    found = list[tuple[int, int] | None]()
+    found = list[tuple[int, int]]()
     for name in ("status.json", "metrics.jsonl"):
-        try:
+        with suppress(OSError):
             status = os.stat(directory / name)
             found.append((status.st_mtime_ns, status.st_size))
-        except OSError:
-            found.append(None)
     return found
 
 
-def how_it_ended(job: Job, status: int | str) -> Ended:
+def how_it_ended(job: Job, status: int | str) -> tuple[State, str | None]:
     """How a run ended: by its status.json, or else by its exit status (negative: the signal's number) or a reason."""
     if status == UNRECORDED:
         told = "how it ended could not be recorded; is there room on the disk, and may its directory be written?"
-        return Ended(job.run, "failed", told)
+        return "failed", told
     with suppress(ValueError):
         said = read_record(job.directory / "status.json", Status)
         if said.state in ("done", "failed") or said.reason is not None:
-            return Ended(job.run, said.state, said.reason)
+            return said.state, said.reason
         if said.state == "running" and status == 1:
-            return Ended(job.run, "running", "another process trains it")
+            return "running", "another process trains it"
     if isinstance(status, str):
-        return Ended(job.run, "failed", status)
+        return "failed", status
     cause = f"ended with exit status {status} and without a word"
     if status == -signal.SIGKILL:
         cause = "was killed (SIGKILL), as the system does when memory runs out"
     elif status < 0:
         cause = f"ended with signal {signal.Signals(-status).name}"
-    return Ended(job.run, "failed", f"its process {cause}")
+    return "failed", f"its process {cause}"
 
 
-def _recorded(job: Job, ended: Ended) -> Ended:
+def _recorded(job: Job, state: State, reason: str | None) -> Ended:
     """See to it that status.json says how a run ended, where there is room; whoever still trains it writes it."""
-    if ended.state in ("failed", "queued"):
+    if state in ("failed", "queued"):
         with suppress(OSError):
-            write_status(job.directory, ended.state, ended.reason)
-    return ended
+            write_status(job.directory, state, reason)
+    return Ended(job.run, state, reason)

@@ -3,20 +3,18 @@
 import os
 import socket
 import subprocess
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 from experiments.console import install_command
 from experiments.objects import Job
-from experiments.run.signals import stop_signals_are_blocked
+from experiments.run.signals import at_the_end_of_input, stop_signals_are_blocked
 
 SECONDS = 30
 """for the others to end, once the first is at its end"""
-FIRST = "LINEAR_ROPE_FIRST_PROCESS"
-"""the variable that tells the others the number of the first process"""
+STARTED = "LINEAR_ROPE_PEER"
+"""the variable that tells the others that the first process has started them"""
 
 
 def check_can_share(batch_size: int, count: int) -> None:
@@ -47,36 +45,30 @@ def peers(job: Job, count: int, plugins: Sequence[str]) -> Iterator[None]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    shared[FIRST] = str(os.getpid())
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), STARTED: "1"}
     places = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     command = [*job.command, *(f"--plugin={plugin}" for plugin in plugins)]
     started: list[subprocess.Popen[bytes]] = []
-    before = {name: os.environ.get(name) for name in places[0]}
+    before = dict(os.environ)
     try:
         for place in places[1:]:
             with stop_signals_are_blocked():  # a terminal sends its signals to all: these wait until it can heed them
-                started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | place))
+                started.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | place))
         os.environ.update(places[0])
         yield
         for process in started:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(SECONDS)
     finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for name in places[0]:
+            os.environ.pop(name, None)
+        os.environ.update(before)
         for process in started:
             process.kill()
             process.wait()
 
 
 def end_with_the_first() -> None:
-    """Let this process end soon after the first one, if that started it: it may be killed while this one waits."""
-
-    def watch() -> None:
-        while os.getppid() == int(os.environ[FIRST]):
-            time.sleep(1)
-        os._exit(1)
-
-    if FIRST in os.environ:
-        threading.Thread(target=watch, daemon=True).start()
+    """Let this process end with the first one, if that started it: it may be killed while this one waits."""
+    if STARTED in os.environ:
+        at_the_end_of_input(lambda: os._exit(1))

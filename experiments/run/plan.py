@@ -106,17 +106,14 @@ class Training:
 
 def prepare_runs(training: Training, runs: Sequence[Run]) -> list[Job]:
     """Write what every run needs that is not done. Raises OSError if it cannot be written."""
-    return [_prepared(training, run) for run in runs if not training.is_finished(run)]
-
-
-def _prepared(training: Training, run: Run) -> Job:
-    job = training.job(run)
-    job.directory.mkdir(parents=True, exist_ok=True)
-    write_record(job.directory / "config.json", run_config_of(training, run))
-    write_record(job.directory / "job.json", training.needed)
-    if not _may_be_in_training(job):
-        write_status(job.directory, "queued")
-    return job
+    jobs = [training.job(run) for run in runs if not training.is_finished(run)]
+    for job in jobs:
+        job.directory.mkdir(parents=True, exist_ok=True)
+        write_record(job.directory / "config.json", run_config_of(training, job.run))
+        write_record(job.directory / "job.json", training.needed)
+        if not _may_be_in_training(job):
+            write_status(job.directory, "queued")
+    return jobs
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -35,14 +35,7 @@ class Ray:
         if needs.minutes is not None:
             raise ValueError("--resources has minutes, and Ray gives a run all the time it needs; leave them out")
         self.room = workers or 10_000
-        memory = None if needs.memory is None else int(needs.memory * 2**30)
-        self._options: dict[str, Any] = {
-            "num_cpus": needs.cpu,
-            "num_gpus": needs.gpu,
-            "memory": memory,
-            "max_retries": RETRIES,
-        }
-        self._needs = {"CPU": needs.cpu, "GPU": needs.gpu, "memory": memory or 0}
+        self._needs = {"CPU": needs.cpu, "GPU": needs.gpu, "memory": int((needs.memory or 0) * 2**30)}
 
     def start(self, jobs: Sequence[Job]) -> "list[_Task]":
         """As Launcher.start says. Raises ValueError if no cluster answers, or no machine of it has room for a run."""
@@ -50,15 +43,20 @@ class Ray:
 
         if not ray.is_initialized():
             _connect()
-        needs = {name: need for name, need in self._needs.items() if need}
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if not any(all(machine.get(name, 0) >= need for name, need in needs.items()) for machine in machines):
-            told = ", ".join(f"{name} {need:g}" for name, need in needs.items())
+        if not any(all(machine.get(name, 0) >= need for name, need in self._needs.items()) for machine in machines):
+            told = ", ".join(f"{name} {need:g}" for name, need in self._needs.items() if need)
             raise ValueError(f"no machine of the Ray cluster has {told} for a run; change --resources")
         variables = {
-            name: value for name, value in os.environ.items() if name.startswith("LINEAR_ROPE_") or name in OF_TRACKERS
+            name: os.environ[name] for name in os.environ if name[:12] == "LINEAR_ROPE_" or name in OF_TRACKERS
         }
-        train = ray.remote(runtime_env={"env_vars": variables}, **self._options)(_train)
+        train = ray.remote(
+            runtime_env={"env_vars": variables},
+            num_cpus=self._needs["CPU"],
+            num_gpus=self._needs["GPU"],
+            memory=self._needs["memory"] or None,
+            max_retries=RETRIES,
+        )(train_there)
         # Each machine has a Python of its own.
         return [
             _Task(train.options(name=str(job.run)).remote(job.command[1:], str(job.directory), os.getcwd()))
@@ -74,14 +72,17 @@ def _connect() -> None:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = f"RAY_ADDRESS is {address!r}: {_first_line(error)}"
             raise ValueError(
-                f"no Ray cluster answers (RAY_ADDRESS is {address!r}: {reason}); give the command on a machine of the "
-                "cluster, or start one with `ray start --head`"
+                f"no Ray cluster answers ({reason}); give the command on one of its machines, or `ray start --head`"
             ) from error
 
 
-def _train(command: list[str], directory: str, place: str) -> int | str:
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def train_there(command: list[str], directory: str, place: str) -> int | str:
     """What a task does: the run's command, which stops as the task is cancelled."""
     if not os.path.exists(os.path.join(directory, "job.json")):
         return NOT_SEEN
@@ -112,8 +113,7 @@ class _Task:
             ended: int | str = ray.get(self._reference)
             return ended
         except ray.exceptions.RayError as error:
-            lost = (str(error).strip() or type(error).__name__).splitlines()[0]
-            return f"its machine or its task was lost, {RETRIES + 1} times at most ({type(error).__name__}: {lost})"
+            return f"its machine or its task was lost ({type(error).__name__}: {_first_line(error)})"
 
     def stop(self, *, now: bool) -> None:
         import ray

@@ -1,5 +1,6 @@
 """What SIGINT and SIGTERM do: the run stops where it can go on later, and says how."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -47,6 +48,11 @@ def stop_signals_are_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def at_the_end_of_input(do: Callable[[], object]) -> None:
+    """Do something when the standard input ends, on which nothing comes: who has its other end closed it or died."""
+    threading.Thread(target=lambda: os.read(0, 1) or do(), daemon=True).start()
 
 
 @contextmanager

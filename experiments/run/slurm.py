@@ -9,26 +9,23 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
-from types import FrameType
 from typing import Any
 
 from experiments.console import install_command
 from experiments.objects import ONE_CORE, Job, Needs
 from experiments.run.signals import stop_signals_are_blocked
 
-ARRAY = 1000
-"""jobs that are started at a time: Slurm takes no more in an array, unless its MaxArraySize was raised"""
-REQUEUED = 1000
-"""times that a job may come to the end of its time"""
+MOST = 1000
+"""jobs in an array, unless Slurm's MaxArraySize was raised; and times that one may come to the end of its time"""
 
 
 class Slurm:
     """Jobs of Slurm."""
 
     elsewhere = True
+    room = MOST
 
     def __init__(self, *, workers: int | None = None, needs: Needs = ONE_CORE, cluster: str = "slurm") -> None:
         """``cluster`` is one of submitit's: "local" starts processes of this machine.
@@ -38,53 +35,42 @@ class Slurm:
         if find_spec("submitit") is None:
             raise ValueError(f"--launcher slurm needs submitit; give {install_command('slurm')}, or another launcher")
         if cluster == "slurm" and None in (shutil.which("sbatch"), shutil.which("srun")):
-            raise ValueError(
-                "--launcher slurm needs Slurm's sbatch and srun, which are not here; give another launcher"
-            )
+            raise ValueError("--launcher slurm needs sbatch and srun, which are not here; give another launcher")
         if needs.minutes is None:
-            raise ValueError(
-                "--launcher slurm needs --resources minutes=M, the longest time of a job; a run that takes longer is "
-                "queued again and goes on"
-            )
-        for name, value in (("cpu", needs.cpu), ("gpu", needs.gpu)):
-            if value != int(value):
-                raise ValueError(f"--resources has {name}={value:g}, and Slurm gives whole ones; give a whole number")
-        self.room, self._cluster = ARRAY, cluster
+            raise ValueError("--launcher slurm needs --resources minutes=M, after which a run is queued again")
+        if needs.cpu % 1 or needs.gpu % 1:
+            told = f"cpu={needs.cpu:g}, gpu={needs.gpu:g}, and Slurm gives whole ones; give whole numbers"
+            raise ValueError(f"--resources has {told}")
+        self._cluster = cluster
         self._parameters: dict[str, Any] = {
             "timeout_min": max(1, round(needs.minutes)),
             "cpus_per_task": int(needs.cpu),
-            "slurm_array_parallelism": workers or ARRAY,
+            "mem_gb": needs.memory,
+            "gpus_per_node": int(needs.gpu) or None,
+            "slurm_array_parallelism": workers or MOST,
             # Since Slurm 22.05 srun does not take it from the job.
             "slurm_srun_args": [f"--cpus-per-task={int(needs.cpu)}"],
         }
-        self._parameters |= {} if needs.memory is None else {"mem_gb": needs.memory}
-        self._parameters |= {"gpus_per_node": int(needs.gpu)} if needs.gpu else {}
 
     def start(self, jobs: Sequence[Job]) -> "list[_Submitted]":
         """As Launcher.start says. Raises ValueError if Slurm refuses the jobs."""
         import submitit
 
-        options = {f"{self._cluster}_max_num_timeout": REQUEUED}
-        executor = submitit.AutoExecutor(jobs[0].root / ".slurm", self._cluster, **options)
-        executor.update_parameters(name=jobs[0].root.name, **self._parameters)
+        root = jobs[0].root
+        executor = submitit.AutoExecutor(root / ".slurm", self._cluster, **{f"{self._cluster}_max_num_timeout": MOST})
+        given = {name: value for name, value in self._parameters.items() if value is not None}
+        executor.update_parameters(name=root.name, **given)
+        # sbatch would take the sizes of the job that this process is in for those to reserve.
+        own = {name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"}
+        kept = {name: os.environ.pop(name) for name in own}
         try:
-            with _outside_of_any_job(), executor.batch():
+            with executor.batch():
                 handles = [executor.submit(_Training(), job) for job in jobs]
         except submitit.core.utils.FailedJobError as error:
             raise ValueError(f"Slurm took no jobs: {str(error).strip().splitlines()[-1]}") from error
+        finally:
+            os.environ.update(kept)
         return [_Submitted(handle) for handle in handles]
-
-
-@contextmanager
-def _outside_of_any_job() -> Iterator[None]:
-    """Without the variables of the job that this process is in: sbatch would take its sizes for those to reserve."""
-    kept = {
-        name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLURM_") and name != "SLURM_CONF"
-    }
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
 
 
 class _Training:
@@ -93,11 +79,7 @@ class _Training:
     def __call__(self, job: Job) -> int:
         with open(job.directory / "log.txt", "ab") as log, stop_signals_are_blocked():  # the end of its time is ours
             self._process = subprocess.Popen(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-        def stop(number: int, frame: FrameType | None) -> None:  # of scancel
-            self._process.terminate()
-
-        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGTERM, lambda number, frame: self._process.terminate())  # of scancel
         return self._process.wait()
 
     def checkpoint(self, job: Job) -> Any:
@@ -112,7 +94,7 @@ class _Submitted:
     """A run's job."""
 
     def __init__(self, handle: Any) -> None:
-        self._handle, self._over = handle, False
+        self._handle, self._is_over = handle, False
 
     def poll(self) -> int | str | None:
         paths = self._handle.paths
@@ -121,12 +103,9 @@ class _Submitted:
                 return int(self._handle.result())
             except Exception as error:  # of the job, with its traceback
                 return f"{(str(error).strip() or type(error).__name__).splitlines()[-1]}; see {paths.stderr}"
-        if not self._handle.done():
-            return None
-        if not self._over:
-            self._over = True  # its result may come to this machine a moment later
-            return None
-        return f"its job ended as {self._handle.state}; see {paths.stderr}"
+        # Its result may come to this machine a moment later.
+        was_over, self._is_over = self._is_over, self._handle.done()
+        return f"its job ended as {self._handle.state}; see {paths.stderr}" if was_over else None
 
     def stop(self, *, now: bool) -> None:
         self._handle.cancel(check=False)

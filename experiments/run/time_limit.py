@@ -38,26 +38,22 @@ class TimeLimit:
         self.reached = False
         """whether a run was not started; then no other is"""
 
-    @property
-    def left(self) -> float:
-        """Seconds that are left, never less than 0."""
-        return max(0.0, self._end - self._clock())
-
     def seconds(self, job: Job) -> float:
         """Estimated seconds of what is left of a run."""
         return self.of_run[without_rate(job.run.variant)] * (1 - min(_steps_done(job) / self.steps, 1))
 
     def allows(self, job: Job) -> bool:
         """Whether a run may be started now; then it is."""
-        self.reached = self.reached or self.seconds(job) > self.left
+        self.reached = self.reached or self.seconds(job) > self._end - self._clock()
         if not self.reached and not _steps_done(job):
             self._started[job] = self._clock()
         return not self.reached
 
     def is_over(self) -> bool:
         """Whether no time is left."""
-        self.reached = self.reached or not self.left
-        return not self.left
+        is_over = self._clock() >= self._end
+        self.reached = self.reached or is_over
+        return is_over
 
     def ends(self, job: Job) -> None:
         """Take the time of a run that ended well as that of its variant, start and evaluations included."""

@@ -60,13 +60,6 @@ class Comparison:
     def output(self):
         return self.output_path.read_text()
 
-    @property
-    def error(self):
-        """The only line that is printed, besides that PyTorch is loaded."""
-        loading, error = self.output.splitlines()
-        assert "loading PyTorch" in loading
-        return error
-
     def wait(self):
         """The exit status, when the command has ended."""
         return self.process.wait(timeout=PATIENCE)
@@ -78,7 +71,7 @@ class Comparison:
 
     def kill(self):
         """Kill all of its processes at once."""
-        self.signal_all(signal.SIGKILL)
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def wait_until(self, condition):
@@ -90,9 +83,6 @@ class Comparison:
             assert time.monotonic() < deadline, self.output
             time.sleep(0.001)
         return True
-
-    def signal_all(self, number):
-        os.killpg(self.process.pid, number)
 
     def directory(self, variant):
         return self.out / variant / "seed0"

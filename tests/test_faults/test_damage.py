@@ -1,10 +1,8 @@
 """Files that are damaged, mistaken or malicious: one useful line that says so, or what is read is sound."""
 
-import copy
 import gzip
 import io
 import json
-import lzma
 import resource
 import tarfile
 import zipfile
@@ -39,58 +37,33 @@ VALUES = (
 )
 
 
-def damage(whole):
-    """The content with a piece left out, put in, written over or with one bit flipped."""
-    places = st.integers(0, len(whole) - 1)
-    pieces = st.tuples(places, st.integers(0, 300)).map(lambda drawn: whole[: drawn[0]] + whole[sum(drawn) :])
-    cut = places.map(lambda end: whole[:end])
-    put_in = st.tuples(places, st.sampled_from(TOKENS)).map(lambda drawn: drawn[1].join(parts(whole, drawn[0])))
-    after = st.tuples(st.integers(0, 24), st.binary()).map(lambda drawn: whole[: drawn[0]] + drawn[1])
-    flips = st.tuples(places, st.integers(0, 7)).map(
-        lambda drawn: bytes([whole[drawn[0]] ^ 1 << drawn[1]]).join((whole[: drawn[0]], whole[drawn[0] + 1 :]))
-    )
-    return pieces | cut | put_in | after | flips
+@st.composite
+def damage(draw, whole):
+    """The content with a piece left out, put in or written over, cut off, or with one bit flipped."""
+    place = draw(st.integers(0, len(whole) - 1))
+    before, after = whole[:place], whole[place:]
+    what = draw(st.sampled_from(["piece", "end", "token", "head", "bit"]))
+    if what == "piece":
+        return before + after[draw(st.integers(0, 300)) :]
+    if what == "end":
+        return before
+    if what == "token":
+        return before + draw(st.sampled_from(TOKENS)) + after
+    if what == "head":
+        return whole[: draw(st.integers(0, 24))] + draw(st.binary())
+    return before + bytes([after[0] ^ 1 << draw(st.integers(0, 7))]) + after[1:]
 
 
-def parts(whole, place):
-    return whole[:place], whole[place:]
-
-
-def places_in(value, place=()):
-    """The place of every value inside a JSON value, the first two of a list."""
-    yield place
-    for key in value if isinstance(value, dict) else range(min(len(value), 2)) if isinstance(value, list) else ():
-        yield from places_in(value[key], (*place, key))
-
-
-def replaced(value, place, new):
-    if not place:
-        return new
-    value = copy.copy(value)
-    value[place[0]] = replaced(value[place[0]], place[1:], new)
-    return value
-
-
-def other_values(whole):
-    """JSON, or JSON lines, in which one value is another."""
-    lines = [json.loads(line) for line in (whole.splitlines() if whole.endswith(b"}\n") else [whole])]
-    there = [(number, place) for number, line in enumerate(lines) for place in places_in(line)]
-
-    def made(drawn):
-        (number, place), new = drawn
-        changed = [*lines[:number], replaced(lines[number], place, new), *lines[number + 1 :]]
-        return "".join(json.dumps(line) + "\n" for line in changed).encode()
-
-    return st.tuples(st.sampled_from(there), st.sampled_from(VALUES)).map(made)
-
-
-def refusal(read, content):
-    """The ValueError that reading ends with, in words; empty if there is none."""
-    try:
-        read(content)
-    except ValueError as error:
-        return str(error) if type(error) is ValueError else repr(error)
-    return ""
+@st.composite
+def other_value(draw, lines):
+    """JSON lines in which one value, at any depth, is another."""
+    lines = json.loads(json.dumps(lines))
+    inside, key = lines, draw(st.sampled_from(range(len(lines))))
+    while isinstance(inside[key], dict | list) and inside[key] and draw(st.booleans()):
+        inside = inside[key]
+        key = draw(st.sampled_from([*inside] if isinstance(inside, dict) else range(len(inside))))
+    inside[key] = draw(st.sampled_from(VALUES))
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
 def fuzz(read, whole, contents, examples, said):
@@ -100,8 +73,10 @@ def fuzz(read, whole, contents, examples, said):
     @settings(max_examples=examples, **FUZZING)
     @given(contents)
     def each(content):
-        message = refusal(read, content)
-        if message:
+        try:
+            read(content)
+        except ValueError as error:
+            message = str(error) if type(error) is ValueError else repr(error)
             refused.append(message)
             assert any(word in message for word in said), message
             assert "; " in message or "was passed over" in message, message
@@ -162,7 +137,7 @@ def test_a_damaged_record_is_refused_in_one_line_or_read_soundly(tmp_path, name)
         (tmp_path / name).write_bytes(content)
         check(tmp_path)
 
-    fuzz(read, whole, damage(whole) | other_values(whole), 1500, [Path(name).name])
+    fuzz(read, whole, damage(whole) | other_value(lines), 1500, [Path(name).name])
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "manifest.json"])
@@ -196,7 +171,6 @@ REVIEWS = {"pos": 2, "neg": 2, "unsup": 4}
 def make_zip():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.comment = b"a comment"
         archive.writestr("folder/text", TEXT)
     return buffer.getvalue()
 
@@ -209,7 +183,6 @@ def make_tar():
                 member = tarfile.TarInfo(f"aclImdb/train/{label}/{index}_9.txt")
                 member.size, member.mtime = 40, 1.5
                 tar.addfile(member, io.BytesIO(b"%-40d" % index))
-        tar.addfile(tarfile.TarInfo(f"aclImdb/{'long/' * 40}é"))
     return buffer.getvalue()
 
 
@@ -219,16 +192,8 @@ def read_text(path):
 
 def read_reviews(path):
     """From the archive itself: what is kept of it is left out."""
-    row = row_of("imdb") | {"expected": REVIEWS, "sha256": {}, "forms": [[path.name]], "folders": [""]}
-    row["kept"] = False
+    row = row_of("imdb") | {"expected": REVIEWS, "sha256": {}, "forms": [[path.name]], "folders": [""], "kept": False}
     assert data_set("imdb", **row).load(path.parent, None)
-
-
-FORMS = {
-    "zip": (make_zip, bytes, "text.zip", read_text),
-    "tar before packing": (make_tar, gzip.compress, "reviews.tar.gz", read_reviews),
-    "tar.xz": (lambda: lzma.compress(make_tar()), bytes, "reviews.tar.xz", read_reviews),
-}
 
 
 @contextmanager
@@ -241,16 +206,20 @@ def address_space(extra):
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-@pytest.mark.parametrize("form", [pytest.param(form, marks=[pytest.mark.full][form == "zip" :]) for form in FORMS])
-def test_whatever_is_in_an_archive_there_is_a_text_or_one_line(tmp_path, monkeypatch, form):
-    make, pack, name, read_file_of = FORMS[form]
+@pytest.mark.parametrize(
+    ("whole", "pack", "name", "read_archive"),
+    [
+        pytest.param(make_zip(), bytes, "text.zip", read_text, id="zip"),
+        pytest.param(make_tar(), gzip.compress, "reviews.tar.gz", read_reviews, id="tar", marks=pytest.mark.full),
+    ],
+)
+def test_whatever_is_in_an_archive_there_is_a_text_or_one_line(tmp_path, monkeypatch, whole, pack, name, read_archive):
     monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
 
     def read(content):
         (tmp_path / name).write_bytes(pack(content))
-        read_file_of(tmp_path / name)
+        read_archive(tmp_path / name)
 
-    whole = make()
     with address_space(2**29):
         fuzz(read, whole, damage(whole), 600, ["--data-file: ", "--data text: ", "--data imdb: "])
     assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -71,5 +71,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_line(comparison, small_disk):
     fill(small_disk)
     refused = comparison(out=small_disk / "comparison").start()
     assert refused.wait() == 2
-    assert refused.error.startswith("error: --out ")
-    assert "cannot be written (No space left on device); make room, or give another --out" in refused.error
+    loading, error = refused.output.splitlines()
+    assert "loading PyTorch" in loading
+    assert error.startswith("error: --out ")
+    assert "cannot be written (No space left on device); make room, or give another --out" in error

@@ -74,11 +74,8 @@ WRONG_WORDS = st.sampled_from(WRONG_OPTIONS).flatmap(as_words) | st.sampled_from
 
 def files_of(directory):
     """Whatever is there, with what would change if it were written."""
-    return {
-        path: (status.st_mode, status.st_size, status.st_mtime_ns)
-        for path in [directory, *directory.rglob("*")]
-        for status in [path.lstat()]
-    }
+    found = {path: path.lstat() for path in [directory, *directory.rglob("*")]}
+    return {path: (status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found.items()}
 
 
 def test_every_wrong_invocation_is_refused_in_one_line_and_changes_no_file(scratch):

@@ -43,7 +43,7 @@ def test_what_differs_is_refused_with_both_values_of_all_of_it(there):
         "learning_rate (0.002 there, 0.5 now)",
         "steps (100 there, 7 now)",
         "novelty (nothing there, True now)",
-        "sha256 abababababab... there, cdcdcdcdcdcd... now",
+        "sha256 abababababab... there, sha256 cdcdcdcdcdcd... now",
     ):
         assert difference in str(refusal.value)
     assert config["dim"] == Config().dim

@@ -136,32 +136,17 @@ def slurm(tmp_path, monkeypatch):
     return place
 
 
-@dataclasses.dataclass
-class Cluster:
-    hidden: Path
-    """a directory that only the first node sees"""
-    raylets: list[psutil.Process]
-    """of the nodes; the first one is the head"""
-
-
 def ray_variables():
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     # As if the machine were the cluster's alone: Ray's workers otherwise give way to everything else.
     return kept | {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def may_hide():
-    """Whether this process may give others a file system of their own."""
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
-
-
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    """Three nodes of Ray, of one core each, on this machine; the launcher finds them."""
+def cluster(monkeypatch):
+    """Three nodes of Ray, of one core each, on this machine, the head first; the launcher finds them."""
     ray = pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
     place = Path(tempfile.mkdtemp(prefix="ray-"))  # a short path: sockets are in it
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
 
     def started():
         found = set()
@@ -171,12 +156,9 @@ def cluster(tmp_path, monkeypatch):
                     found.add(process)
         return found
 
-    def start(*options, hide=False):
+    def start(*options):
         before = started()
         command = [str(Path(sys.executable).with_name("ray")), "start", "--num-cpus=1", *options]
-        if hide:
-            script = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
-            command = ["unshare", "--mount", "sh", "-c", script, str(hidden), *command]
         done = subprocess.run(command, env=ray_variables(), cwd=PROJECT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         (raylet,) = started() - before
@@ -186,9 +168,7 @@ def cluster(tmp_path, monkeypatch):
         raylet, told = start("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={place}")
         address = re.search(r"--address='([^']+)'", told)[1]
         monkeypatch.setenv("RAY_ADDRESS", address)
-        raylets = [raylet]
-        raylets += [start(f"--address={address}", hide=may_hide())[0] for _ in range(2)]
-        yield Cluster(hidden, raylets)
+        yield [raylet, *(start(f"--address={address}")[0] for _ in range(2))]
     finally:
         ray.shutdown()
         for process in psutil.process_iter():  # `ray stop` would end other clusters too

@@ -44,7 +44,8 @@ def launcher(request, monkeypatch):
         pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')
         request.getfixturevalue("slurm")
         return Slurm(needs=needs, cluster="local" if request.param == "submitit" else "slurm")
-    monkeypatch.setattr("experiments.run.local.FORKS", request.param == "local")
+    if request.param == "spawned":
+        monkeypatch.setattr("experiments.run.local.IMPORTED", [])
     return Local(workers=2)
 
 
@@ -91,10 +92,11 @@ def test_a_run_that_is_killed_fails_and_goes_on(launcher, tmp_path, text, undist
 
 
 def test_a_run_that_hangs_is_killed_and_goes_on(tmp_path, text, undisturbed):
-    training = training_of(tmp_path / "out", text, **STEPS)
+    training, launcher = training_of(tmp_path / "out", text, **STEPS), Local(workers=2)
+    assert train(training_of(tmp_path / "first", text, steps=1), RUNS, launcher) == {}  # PyTorch is imported
     once_it_trains(training, lambda process: os.kill(process, signal.SIGSTOP))
-    failed = train(training, RUNS, Local(workers=2), silence=45)
-    check_failed_alone(training, failed, "no sign of life for 45 s after step", undisturbed)
+    failed = train(training, RUNS, launcher, silence=30)
+    check_failed_alone(training, failed, "no sign of life for 30 s after step", undisturbed)
 
 
 def test_runs_that_are_stopped_leave_a_checkpoint_and_go_on(launcher, tmp_path, text, undisturbed):

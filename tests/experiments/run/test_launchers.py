@@ -130,7 +130,7 @@ def test_what_no_launcher_can_do_is_refused(tmp_path, text, capsys, options, sai
         (Ray, Needs(), False, r"give pip install .*\[ray\]"),
         (Slurm, Needs(minutes=5), False, r"give pip install .*\[slurm\]"),
         (Slurm, Needs(), True, "--launcher slurm needs --resources minutes=M"),
-        (Slurm, Needs(minutes=5, gpu=0.5), True, "--resources has gpu=0.5, and Slurm gives whole ones"),
+        (Slurm, Needs(minutes=5, gpu=0.5), True, "gpu=0.5, and Slurm gives whole ones"),
         (Slurm, Needs(minutes=5), None, "sbatch and srun, which are not here"),
     ],
 )

@@ -12,8 +12,8 @@ from experiments.objects import Needs, Run
 from experiments.records.lock import holder_of
 from experiments.records.record import run_status
 from experiments.run.loop import Started, follow
-from experiments.run.ray import NOT_SEEN, Ray
-from tests.experiments.run.conftest import may_hide, train, training_of
+from experiments.run.ray import NOT_SEEN, Ray, train_there
+from tests.experiments.run.conftest import train, training_of
 from tests.made_up import repeated_rows
 
 pytestmark = pytest.mark.filterwarnings("default")  # what Ray warns of
@@ -46,7 +46,7 @@ def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
     config = {"steps": 150, "log_every": 5, "checkpoint_every": 10, "evaluate_every": 50}
     local, training = (training_of(tmp_path / name, text, **config) for name in ("local", "ray"))
     assert train(local, RUNS) == {}
-    victim, lost, output = cluster.raylets[2], list[Run](), io.StringIO()
+    victim, lost, output = cluster[2], list[Run](), io.StringIO()
 
     def kill_once_it_trains():
         while not lost:
@@ -72,13 +72,8 @@ def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
     assert [*training.root.rglob(".*")] == []
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_a_machine_that_does_not_see_the_directory_is_named(cluster, text):
-    if not may_hide():
-        pytest.skip("this process may not give another a file system of its own (unshare --mount)")
-    failed = train(training_of(cluster.hidden / "out", text, steps=10), RUNS, Ray())
-    assert NOT_SEEN in {ended.reason for ended in failed.values()}
+def test_a_machine_that_does_not_see_the_directory_is_named(tmp_path):
+    assert train_there([], str(tmp_path / "nowhere"), str(tmp_path)) == NOT_SEEN
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ VARIANT = "elu+1-none"
 RUN = Run(VARIANT, 0)
 COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
 OTHER = Software(kernel="C++ for another", torch="2.13", code_sha256="ab")
+REPLACE = os.replace
 MINE = Origin(module="mine", package="", version="", sha256="ab")
 
 
@@ -189,23 +190,18 @@ def test_a_run_that_goes_on_with_another_kernel_says_it(copied, before, is_told)
     assert status.trained_with == ([OTHER, here] if is_told else [])
 
 
-class Killed(BaseException):
-    pass
-
-
 def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, training, monkeypatch):
     """Killed as the run is renamed into its place; nothing is tidied up."""
-    replace = os.replace
 
-    def rename(source, target):
+    def rename(source, to):
         if os.path.isdir(source):
-            raise Killed
-        replace(source, target)
+            raise KeyboardInterrupt
+        REPLACE(source, to)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", rename)
         patch.setattr(reuse.shutil, "rmtree", lambda path, ignore_errors=False: None)
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             taken(training, trained)
     assert not (training.root / VARIANT / "seed0").exists()
     assert taken(training, trained) == [RUN]
