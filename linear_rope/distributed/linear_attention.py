@@ -57,9 +57,9 @@ def linear_attention(
         (B, H, N, Dv), this part's.
 
     Raises:
-        ValueError: as there, or no processes are connected. If only one process raises it, the others wait until they
-            time out.
+        ValueError: as there, or no such group. If only one process raises it, the others wait until they time out.
     """
+    _check_group(group)
     check_arguments(q, k, v, feature_map, causal, key_padding_mask)
     check_angles_alone(angles, positions, rope_scaling)
     check_choice("implementation", implementation, ("auto", "chunked", "native"))
@@ -74,6 +74,19 @@ def linear_attention(
         if causal:
             return with_state(call, _state_before(call, group), implementation)[0].to(v.dtype)
         return _both_ways(call, group, implementation).to(v.dtype)
+
+
+def _check_group(group: dist.ProcessGroup | None) -> None:
+    """Raises ValueError unless this process can talk to others in ``group``."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError(
+            f"group is {group!r}, but no processes are connected; call torch.distributed.init_process_group first, and "
+            "give its group, or None for all processes"
+        )
+    if dist.get_rank(group) < 0:
+        raise ValueError(
+            f"group is {group!r}, which process {dist.get_rank()} does not belong to; give a group that it is in"
+        )
 
 
 def _state_before(call: Call, group: dist.ProcessGroup | None) -> State:

@@ -75,6 +75,15 @@ def test_tokens_as_likely_as_the_last_of_top_k_are_kept_and_top_p_reaches_its_su
     assert sampling_probabilities(halves, top_p=0.5001).tolist() == [[0.5, 0.5, 0]]
 
 
+def test_tokens_come_as_often_as_they_are_probable() -> None:
+    count, logits = 100_000, torch.arange(40) / 8
+    expected = torch.tensor(by_definition(logits.tolist(), 0.5, 9, 0.8), dtype=torch.float64)
+    drawn = sample(logits.expand(count, -1), temperature=0.5, top_k=9, top_p=0.8, generator=torch.Generator())
+    off = (drawn.flatten().bincount(minlength=40) - count * expected).abs()
+    # Bernstein: beyond this with a probability of 2 exp(-16) = 2e-7.
+    assert (off <= (2 * 16 * count * expected * (1 - expected)).sqrt() + 2 / 3 * 16 * (expected > 0)).all()
+
+
 def test_a_model_generates_by_a_seed_among_the_likeliest() -> None:
     model, prompt = spread(CausalLM(config("elu+1-rope-after"))), random_tokens(2, 5)
     before = torch.random.get_rng_state()

@@ -267,8 +267,9 @@ def test_the_state_of_another_attention_is_refused(kernel: str) -> None:
         for one, another in ((other, module), (module, other)):
             _, state = one.prefill(x)
             for go_on in (lambda: another.step(x[:, :1], state), lambda: another.prefill(x, state=state)):  # noqa: B023
-                with torch.set_grad_enabled(options != {"feature_map": "favor+"}):
-                    assert_refused(go_on, ["state", *options])
+                for gradients in (True, False):
+                    with torch.set_grad_enabled(gradients):
+                        assert_refused(go_on, ["state", *options])
     module = made(kernel)
     _, state = module.prefill(x)
     wrong = made("delta" if kernel == "softmax" else "softmax")

@@ -233,6 +233,9 @@ def refused(group: dist.ProcessGroup) -> None:
     rank = dist.get_rank(group)
     call, feature_map = linear_rope.distributed.linear_attention, EluPlusOne()
     qkv = random_qkv(1, 1, 4)
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER
+    words = ["group is -100", f"process {rank} does not belong to"]
+    assert_refused(lambda: call(*qkv, group=outside, feature_map=feature_map), words)
     for implementation in ("reference", "recurrent"):
         words = ["implementation", implementation, "chunked"]
         assert_refused(
@@ -256,4 +259,4 @@ def test_a_group_is_needed() -> None:
     def call() -> Tensor:
         return linear_rope.distributed.linear_attention(*random_qkv(1, 1, 4), group=None, feature_map=EluPlusOne())
 
-    assert_refused(call, ["process group", "init_process_group"])
+    assert_refused(call, ["group", "None", "init_process_group"])

@@ -25,6 +25,7 @@ from tests.linear_rope.interop.performers import (
     text,
 )
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
+from tests.linear_rope.test_devices import NEEDS_CUDA
 
 pytest.importorskip("performer_pytorch", reason="performer-pytorch is not installed")
 
@@ -268,3 +269,11 @@ def test_calls_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "performer_pytorch", None)
     with pytest.raises(ImportError, match="pip install performer-pytorch, and setuptools"):
         upgrade(nn.Linear(2, 2))
+
+
+@NEEDS_CUDA
+def test_a_gpu_gives_what_a_cpu_gives() -> None:
+    model, tokens = upgrade(language_model(causal=True), rope="after"), text()
+    expected = output_and_gradients(model, tokens)
+    found = output_and_gradients(model.to("cuda"), tokens.to("cuda"))
+    assert_near([x.cpu() for x in found], expected, 10 * ROUNDING)

@@ -277,6 +277,28 @@ def test_what_is_kept_for_backward_is_narrower_than_features(rope: str, denomina
     assert sum(storage.nbytes() for storage in storages.values()) / 8 < features * heads * length / 2
 
 
+@CAUSAL
+def test_an_empty_batch_has_gradients(form: str, causal: bool) -> None:
+    qkv = leaves(0, 7)
+    output = attended(*qkv, feature_map=FavorPlus(D, M), causal=causal, implementation=form)
+    assert output.shape == (0, HEADS, 7, D)
+    assert [x.shape for x in torch.autograd.grad(output.sum(), qkv)] == [x.shape for x in qkv]
+
+
+@CAUSAL
+@pytest.mark.parametrize("implementation", [*FORMS, *AUTO_OR_TRITON[1:]])
+def test_a_given_gradient_can_lie_anywhere_in_memory(implementation: str, causal: bool) -> None:
+    qkv = [x.float().requires_grad_() for x in random_qkv(2, HEADS, 70)]
+    output = attended(*qkv, feature_map=FavorPlus(D, M), causal=causal, implementation=implementation)
+    x = random(*output.shape, seed=99).float()
+    heads_inside = x.transpose(1, 2).contiguous().transpose(1, 2)
+    for given in (x.repeat_interleave(2, dim=-1)[..., ::2], heads_inside, x[:, :1, :, :1].expand(x.shape)):
+        found, expected = (
+            torch.autograd.grad(output, qkv, upstream, retain_graph=True) for upstream in (given, given.contiguous())
+        )
+        assert_near(found, expected, TOLERANCES[torch.float32])
+
+
 class Recursive(FeatureMap):
     """A user's map that calls attention itself."""
 
