@@ -62,7 +62,7 @@ def pack(directory: Path, out: Path, weights: bool = False) -> int:
         if not (path.exists() and path.read_bytes() == content):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
-    for folder in (out, out / TRIALS):
+    for folder in {path.parent for path in files if path.name == PACKED_RUNS}:
         (folder / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
     print(f"{out}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items())) or 'no runs'}")
     return 0

@@ -28,7 +28,7 @@ from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.objects import Job, Run
 from experiments.options import RunOptions, as_words
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
-from experiments.run.time_limit import TimeLimit, parse_time
+from experiments.run.time_limit import TimeLimit, parse_time, share_left
 from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.train.chosen_objective import make_objective
@@ -189,7 +189,8 @@ class _Driver:
                 jobs = [job for job in (*self.trials(each), *self.missing(each)) if job.directory not in counted]
                 counted |= {job.directory for job in jobs}
                 number += len(jobs)
-                seconds += sum(self.seconds(each)[without_rate(job.run.variant)] for job in jobs)
+                steps, of_run = self.config(each.task).steps, self.seconds(each)
+                seconds += sum(of_run[without_rate(job.run.variant)] * share_left(job, steps) for job in jobs)
         return number, seconds / 3600
 
     def print_plan(self, comparisons: list[Comparison]) -> None:

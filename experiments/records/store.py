@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from experiments.config import Config
@@ -99,9 +100,9 @@ def check_can_be_one(root: Path, there: Comparison, comparison: Comparison) -> N
     check_same_study(root, there, comparison)
     before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
     for each, settings in ((there, before), (comparison, now)):
-        objective = each.objective
-        settings["what is trained"] = f"{objective.name} in {objective.unit} {objective.tokenizer_sha256[:12]}"
-        settings |= _of_data(each.data[0].sha256)
+        settings |= {f"the objective's {name}": value for name, value in to_builtins(each.objective).items()}
+        for data in each.data:
+            settings |= _of_data(data.sha256)
         for run in there.initial_weights.keys() & comparison.initial_weights:
             settings |= _of_weights(run, each.initial_weights[run])
     refuse_if_differing(root, before, now)

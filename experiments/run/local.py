@@ -80,8 +80,10 @@ class _Worker:
             self._directories.write(json.dumps(str(job.directory)).encode() + b"\n")
 
     def poll(self) -> int | None:
-        came = self._statuses.read(100)
-        status = int(came) if came else self._process.poll()
+        came, ended = self._statuses.read(100), self._process.poll()
+        if not came and ended is not None:  # after a last status, perhaps
+            came = self._statuses.read(100)
+        status = int(came) if came else ended
         self.is_busy = status is None
         return status
 
@@ -114,7 +116,15 @@ def serve(modules: list[str]) -> None:
     for line in iter(sys.stdin.readline, ""):
         process = os.fork()
         if not process:
-            os._exit(_train(Path(json.loads(line))))
+            status = 1
+            try:
+                status = _train(Path(json.loads(line)))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                with suppress(OSError):
+                    sys.stdout.flush()
+                os._exit(status)
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 
@@ -130,15 +140,7 @@ def _train(directory: Path) -> int:
     at_the_end_of_input(lambda: os.kill(os.getpid(), signal.SIGTERM))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it writes to its log where it hangs
-    status = 1
-    try:
-        status = train_directory(directory)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with suppress(OSError):
-            sys.stdout.flush()
-    return status
+    return train_directory(directory)
 
 
 if __name__ == "__main__":

@@ -128,12 +128,12 @@ def follow(
                     if limit and limit.reached and ended.state == "queued":
                         training.drop(ended.run)
                 elif out_of_time:
-                    each.stop(len(stop) > 1, STOP_SECONDS, "queued", OUT_OF_TIME)
+                    each.stop(len(stop) > 1, STOP_SECONDS, Ended(each.job.run, "queued", OUT_OF_TIME))
                 elif stop:
                     each.stop(len(stop) > 1, silence)
                 elif each.has_begun and each.silence > silence:
                     told = f"no sign of life for {silence:g} s after step {each.step} (--run-timeout), so it was killed"
-                    each.stop(True, silence, "failed", told)
+                    each.stop(True, silence, Ended(each.job.run, "failed", told))
     if stop:
         raise Stopped(stop[0])
 
@@ -178,8 +178,8 @@ class _Running:
         self.step, self.silence = 0, 0.0
         self._asked, self._is_killed = math.inf, False
         """since when it is to stop, and whether it was killed"""
-        self._instead: tuple[State, str] | None = None
-        """how it ends, if it does not end well"""
+        self._instead: Ended | None = None
+        """how it ends, if that which stops it ends it"""
         self._holders = [holder_of(job.directory)]  # of its lease; the first one may be of long ago
         self._metrics = job.directory / "metrics.jsonl"
         self._read = self._metrics.stat().st_size if self._metrics.exists() else 0
@@ -210,7 +210,7 @@ class _Running:
             return [json.loads(line) for line in lines.splitlines()]
         return []
 
-    def stop(self, now: bool, seconds: float, *instead: Any) -> None:
+    def stop(self, now: bool, seconds: float, instead: Ended | None = None) -> None:
         """Let it stop after a checkpoint, or kill it: ``now``, or after so many seconds. ``instead`` is how it ends."""
         self._instead = instead or self._instead
         if self._asked == math.inf and not now:
@@ -222,8 +222,10 @@ class _Running:
 
     def ended(self, status: int | str) -> Ended:
         """How it ended; its status.json says so from then on."""
-        state, reason = how_it_ended(self.job, status)
-        return _recorded(self.job, *(self._instead if self._instead and state != "done" else (state, reason)))
+        ended = Ended(self.job.run, *how_it_ended(self.job, status))
+        if self._instead and ended.state in (("queued", "failed") if self._is_killed else ("queued",)):
+            ended = self._instead
+        return _recorded(self.job, *ended[1:])
 
 
 def _signs(directory: Path) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ class Ray:
             told = ", ".join(f"{name} {need:g}" for name, need in self._needs.items() if need)
             raise ValueError(f"no machine of the Ray cluster has {told} for a run; change --resources")
         variables = {
-            name: os.environ[name] for name in os.environ if name[:12] == "LINEAR_ROPE_" or name in OF_TRACKERS
+            name: value for name, value in os.environ.items() if name.startswith("LINEAR_ROPE_") or name in OF_TRACKERS
         }
         train = ray.remote(
             runtime_env={"env_vars": variables},

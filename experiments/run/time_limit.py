@@ -40,7 +40,7 @@ class TimeLimit:
 
     def seconds(self, job: Job) -> float:
         """Estimated seconds of what is left of a run."""
-        return self.of_run[without_rate(job.run.variant)] * (1 - min(_steps_done(job) / self.steps, 1))
+        return self.of_run[without_rate(job.run.variant)] * share_left(job, self.steps)
 
     def allows(self, job: Job) -> bool:
         """Whether a run may be started now; then it is."""
@@ -59,6 +59,11 @@ class TimeLimit:
         """Take the time of a run that ended well as that of its variant, start and evaluations included."""
         if job in self._started:
             self.of_run[without_rate(job.run.variant)] = self._clock() - self._started[job]
+
+
+def share_left(job: Job, steps: int) -> float:
+    """What of a run of so many steps is left, by its records."""
+    return 1 - min(_steps_done(job) / steps, 1)
 
 
 def _steps_done(job: Job) -> int:

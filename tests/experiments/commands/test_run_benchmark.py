@@ -206,6 +206,12 @@ def test_the_plan_says_runs_and_hours_and_what_models_cost(made, capsys, monkeyp
     assert "1.50" in said
     assert not made.trained
     assert not made.root.exists()
+    begun = run_directory(made.root / "copying", V1.tasks["copying"].variants[0], 0)
+    begun.mkdir(parents=True)
+    row = {"step": V1.config("copying", "cpu").steps // 2, "tokens": 1, "split": "train", "loss": 1.0}
+    (begun / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert made.run("--task", "copying,s3-16", "--plan") == 0
+    assert f"{runs} runs are left, about {runs - 0.5} hours of one core" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -37,13 +37,16 @@ def test_what_differs_is_refused_with_both_values_of_all_of_it(there):
     config = now(there).config
     changed = {**config, "learning_rate": 0.5, "steps": 7, "novelty": True}
     del changed["dim"]  # as in a record from before there was such a setting: it counts as the default
+    objective = msgspec.to_builtins(now(there).objective) | {"vocabulary": 300, "classes": ["good"]}
     with pytest.raises(ValueError, match="holds a comparison that differs in") as refusal:
-        merge_with_existing(there, now(there, config=changed, data=[DATA | {"sha256": "cd" * 32}]))
+        merge_with_existing(there, now(there, config=changed, data=[DATA | {"sha256": "cd" * 32}], objective=objective))
     for difference in (
         "learning_rate (0.002 there, 0.5 now)",
         "steps (100 there, 7 now)",
         "novelty (nothing there, True now)",
         "sha256 abababababab... there, sha256 cdcdcdcdcdcd... now",
+        "the objective's vocabulary (256 there, 300 now)",
+        "the objective's classes ([] there, ['good'] now)",
     ):
         assert difference in str(refusal.value)
     assert config["dim"] == Config().dim

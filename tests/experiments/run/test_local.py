@@ -1,6 +1,7 @@
 """Runs of this machine's processes."""
 
 import dataclasses
+import io
 import multiprocessing
 import os
 import shutil
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
 from experiments.objects import Run
 from experiments.records.files import write_json
 from experiments.records.record import run_status
-from experiments.run.local import own_gpus
+from experiments.run.local import Local, own_gpus
 from tests.experiments.run.conftest import PROJECT, train
 from tests.made_up import metrics_rows
 
@@ -50,6 +52,42 @@ def test_runs_start_wherever_this_process_was_started_and_with_its_environment_a
     monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
     assert train(training, [RUN]) == {}
     assert run_status(training.root, *RUN).trained_with[0].kernel == "PyTorch"
+
+
+def test_how_a_run_ended_is_read_also_if_its_worker_ends_right_after(training, monkeypatch):
+    read, write = os.pipe()
+
+    class Ending:
+        stdin, stdout = io.BytesIO(), io.FileIO(read)
+
+        def __init__(self, *arguments, **options):
+            """It is not started."""
+
+        def poll(self):
+            os.write(write, b"-9\n")
+            return 0
+
+        def __exit__(self, *error):
+            self.stdout.close()
+            os.close(write)
+
+    monkeypatch.setattr("experiments.run.local.subprocess.Popen", Ending)
+    (worker,) = Local().start([training.job(RUN)])
+    assert worker.poll() == -9
+
+
+def test_a_run_that_cannot_begin_ends_at_once_and_the_worker_goes_on():
+    code = (
+        "import atexit; from experiments.run import local; atexit.register(print, 'the worker ended'); "
+        "local.at_the_end_of_input = None; local.serve([])"
+    )
+    with tempfile.TemporaryDirectory() as place:
+        done = subprocess.run(
+            [sys.executable, "-c", code], input=f'"{place}"\n' * 2, capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "1\n1\nthe worker ended\n"
+        log = (Path(place) / "log.txt").read_text()
+        assert (log.count("Traceback"), "the worker ended" in log) == (2, False)
 
 
 @pytest.mark.parametrize(("nproc", "gpus"), [(1, ["4", "7", "4"]), (2, ["4,7", "4,7", "4,7"])])

@@ -17,8 +17,9 @@ from experiments.presets import GENERAL, get_preset
 from experiments.records.files import write_json
 from experiments.records.parquet import read_rows, runs_as_parquet
 from experiments.records.record import packed_statuses, read_comparison, run_status, write_record
-from experiments.records.schema import PackedStatus
-from experiments.run.loop import OUT_OF_TIME
+from experiments.records.schema import PackedStatus, Status
+from experiments.run.loop import OUT_OF_TIME, Ended
+from experiments.run.plan import Training
 from experiments.run.time_limit import TimeLimit
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
@@ -95,6 +96,38 @@ def test_a_run_that_has_not_ended_in_time_is_dropped_if_it_keeps_no_checkpoint_e
     status = run_status(training.root, *RUN)
     assert (status.state, status.reason) == ("queued", None if is_whole else OUT_OF_TIME)
     assert bool([*training.job(RUN).directory.glob("checkpoint/step*")]) != is_whole
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_status", "ended"),
+    [
+        (Status(state="failed", reason="loss is nan at step 4"), 1, ("failed", "loss is nan at step 4")),
+        (Status(state="running"), 1, ("running", "another process trains it")),
+        (Status(state="queued", reason="stopped at step 3"), 143, ("queued", OUT_OF_TIME)),
+        (Status(state="running"), -9, ("queued", OUT_OF_TIME)),
+    ],
+)
+def test_what_ends_in_another_way_than_by_the_end_of_its_time_is_told_as_it_is(
+    training, monkeypatch, status, exit_status, ended
+):
+    monkeypatch.setattr(Training, "drop", lambda *_: None)
+    is_killed = exit_status == -9
+    monkeypatch.setattr("experiments.run.loop.STOP_SECONDS", 0 if is_killed else 60)
+    path, stopped = training.job(RUN).directory / "status.json", []
+
+    def poll():
+        if stopped != [False, True][: 1 + is_killed]:
+            return None
+        write_record(path, status)
+        return exit_status
+
+    process = SimpleNamespace(poll=poll, stop=lambda now: stopped.append(now))
+    launcher = SimpleNamespace(room=1, start=lambda jobs: [process])
+    times = iter([0.0, 0.0])
+    limit = TimeLimit(10, lambda: next(times, 11.0))
+    limit.of_run = {RUN.variant: 1.0}
+    assert train(training, [RUN], launcher, limit)[RUN] == Ended(RUN, *ended)
+    assert run_status(training.root, *RUN).state == ended[0]
 
 
 def test_a_shorter_run_that_is_extended_is_not_dropped(training):

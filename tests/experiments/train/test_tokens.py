@@ -187,7 +187,7 @@ def test_a_comparison_trains_one_tokenizer_and_keeps_it(tmp_path, settings, caps
     # Another tokenizer in its place is another thing that is trained, and a damaged one is named.
     (out / "tokenizer.json").write_text(json.dumps(json.loads(kept)))
     assert main([*words, "softmax-none"]) == 2
-    assert "differs in what is trained (" in capsys.readouterr().err
+    assert "differs in the objective's tokenizer_sha256 (" in capsys.readouterr().err
     (out / "tokenizer.json").write_text("{}")
     assert main([*words, "softmax-none"]) == 2
     assert "tokenizer.json is no tokenizer" in capsys.readouterr().err
