@@ -15,6 +15,7 @@ from experiments.records.record import read_comparison, run_rows
 from experiments.run.loop import Launcher
 from experiments.run.peers import check_can_share
 from experiments.run.registry import LAUNCHERS, is_elsewhere
+from experiments.train.group import check_can_shard
 from experiments.train.models import resolve_device
 
 BYTES_PER_PARAMETER = 16
@@ -36,6 +37,8 @@ def place_of(plan: Plan) -> Place:
     """Where the runs of a plan are trained. Raises ValueError if they cannot be, there or in this way."""
     options, count = plan.options, plan.options.nproc
     device, workers = _device(options), options.workers
+    if options.shard:
+        check_can_shard(device)
     check_can_share(plan.config.batch_size, count)
     elsewhere = is_elsewhere(options.launcher)
     if workers is None and not elsewhere:

@@ -5,7 +5,7 @@ From outside the project an installed package's entry point in the group ``linea
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,6 +18,7 @@ from experiments.extensions import Registry, choices
 if TYPE_CHECKING:
     from experiments.data.corpus import Corpus, Data
 
+ABOUT = {field.name for field in fields(DataSet)}
 CATALOG = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
 
 
@@ -46,28 +47,44 @@ def _filled(value: Any, words: Mapping[str, Any]) -> Any:
 def data_set(name: str, *, reader: str, **row: Any) -> DataSet:
     """A data set of a row: what ``DataSet`` says of it, and what ``reader`` needs to read it.
 
-    ``reader`` is the "module:name" of a class that is derived from ``Files``, imported (NumPy and all) when the data
-    are loaded. ``when_missing`` and ``fetch`` follow from what is downloaded if they are not given.
+    ``reader`` is the "module:name" of a class that is derived from ``Files``. ``when_missing`` and ``fetch`` follow
+    from what is downloaded if they are not given.
+
+    Raises ValueError if a key is missing in the row, or there is no such key.
     """
-    about = {field.name: row.pop(field.name) for field in fields(DataSet) if field.name in row}
+    try:
+        files = resolve_name(reader)(name=name, **{key: value for key, value in row.items() if key not in ABOUT})
+        return _of_files(files, files.load, row)
+    except TypeError as error:  # it names the key
+        raise ValueError(f"data set {name}: {error}; give the keys of DataSet and of {reader}") from None
+
+
+def _built_in(name: str) -> DataSet:
+    """A data set of the catalog, whose reader is imported (NumPy and all) when the data are loaded."""
+    row = row_of(name)
     files = Files(name=name, **{field.name: row[field.name] for field in fields(Files) if field.name in row})
 
     def load(data_dir: Path | None, data_file: Path | None) -> "Data":
-        found: Data = resolve_name(reader)(name=name, **row).load(data_dir, data_file)
+        found: Data = data_set(name, **row).load(data_dir, data_file)
         return found
 
-    downloads = files.downloads
+    return _of_files(files, load, row)
+
+
+def _of_files(files: Files, load: Callable[[Path | None, Path | None], Any], row: Mapping[str, Any]) -> DataSet:
+    """What a row, and what is downloaded, say of a data set."""
+    about, downloads = {key: value for key, value in row.items() if key in ABOUT}, files.downloads
     if downloads:
         places = " and ".join(download.place for download in downloads)
         about.setdefault("when_missing", f"downloaded when first used, or place {places} in --data-dir")
         about.setdefault("fetch", [download.command for download in downloads])
         folder = f"{downloads[0].url.rpartition('/')[0]}/"
         about["url"] = downloads[0].url if len(downloads) == 1 else folder
-    return DataSet(name=name, load=load, find=files.find, **about | {"fetch": tuple(about.get("fetch", ()))})
+    return DataSet(name=files.name, load=load, find=files.find, **about | {"fetch": tuple(about.get("fetch", ()))})
 
 
 DATA_SETS: Registry[DataSet] = Registry(
-    "data set", "linear_rope.data", {name: data_set(name, **row_of(name)) for name in CATALOG["data"]}
+    "data set", "linear_rope.data", {name: _built_in(name) for name in CATALOG["data"]}
 )
 
 

@@ -73,27 +73,26 @@ class Table:
     def time(
         self,
         root: Path,
-        comparison: Comparison,
+        names: Sequence[str],
         measured: str,
         call_of: Callable[[str], Callable[[], object]],
         more: Callable[[str], dict[str, Any]] = lambda name: {},
         **limits: Any,
     ) -> list[str]:
-        """Write the seconds of a call of each variant, in rounds that have all of them once, beside ``more`` of each.
+        """Write the seconds of a call of these variants, in rounds that have all of them once, beside ``more`` of each.
 
-        Where there is a table of all of them it stays: a quiet machine may have made it. Returns a sentence for each
-        that failed.
+        Where there is a table of all of them it stays: a quiet machine may have made it. ``limits`` are those of
+        ``time_in_turn``. Returns a sentence for each that failed.
         """
-        names = [variant.name for variant in comparison.variants]
         if {*names} <= {name for (name,) in self.by_run(root, "variant")}:
             return []
         calls = {name: call_of(name) for name in counted(names, f"{measured}: models")}
-        seconds, failures = time_in_turn(calls, threads=comparison.config["threads"], **limits)
+        seconds, failures = time_in_turn(calls, **limits)
         parts = []
         for name, values in seconds.items():
             try:
                 columns = {"variant": name, "round": range(len(values)), "seconds": values} | more(name)
-                parts.append(pd.DataFrame(columns))
+                parts.append(pd.DataFrame(columns)[self.columns])
             except RuntimeError as error:
                 failures[name] = str(error)
         self.write(root, *parts)
@@ -160,13 +159,19 @@ def measure_models(
     found = {run: [rows.get(run) for rows in before] for run in finished_runs(root, comparison)}
     there = [run for run, rows in found.items() if all(each is not None for each in rows)]
     for name, seed, model in trained_models(root, comparison, objective, measured, notes, there):
-        made = list(parts(name, seed, model))
-        notes += [each for each in made if isinstance(each, str)]
-        rows = zip(*(each for each in made if not isinstance(each, str)), strict=True)
-        for place, (table, of_table) in enumerate(zip(tables, rows, strict=False)):
-            of_run = found.setdefault((name, seed), [None] * len(tables))
-            of_run[place] = pd.concat(of_table).assign(variant=name, seed=seed)[table.columns]
-            table.write(root, *(part for part in (each[place] for each in found.values()) if part is not None))
+        made = [list[pd.DataFrame]() for _ in tables]
+        for part in parts(name, seed, model):
+            if isinstance(part, str):
+                notes.append(part)
+                continue
+            for of_table, rows in zip(made, part, strict=True):
+                of_table.append(rows)
+        of_run = found.setdefault((name, seed), [None] * len(tables))
+        for place, (table, of_table) in enumerate(zip(tables, made, strict=True)):
+            if of_table:
+                of_run[place] = pd.concat(of_table).assign(variant=name, seed=seed)[table.columns]
+                of_all = (each[place] for each in found.values())
+                table.write(root, *(known for known in of_all if known is not None))
     return list(dict.fromkeys(notes))
 
 

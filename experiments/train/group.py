@@ -198,6 +198,12 @@ def tells_of_a_lost_process(error: RuntimeError) -> bool:
     return isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
 
 
+def check_can_shard(device: torch.device) -> None:
+    """Raises ValueError unless this PyTorch can share out weights on such a device."""
+    if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        raise ValueError(f"--shard on a CPU needs PyTorch 2.7 or later, and this is {torch.__version__}; leave it out")
+
+
 def connect(device: torch.device, threads: int, shard: bool = False) -> Group:
     """Meet the other processes, as torchrun's variables say, unless they have met; ``shard``: to share the weights."""
     import accelerate

@@ -99,10 +99,20 @@ def search(
 
 def _ladder(grid: Sequence[float], most_beyond: int) -> list[float]:
     """The rates of a grid, and so many beyond each edge at the ratio that is there."""
-    down, up = grid[0] / grid[1], grid[-1] / grid[-2]
-    below = [float(f"{grid[0] * down**number:.4g}") for number in range(most_beyond, 0, -1)]
-    above = [float(f"{grid[-1] * up**number:.4g}") for number in range(1, most_beyond + 1)]
-    return [rate for rate in (*below, *grid, *above) if 0 < rate <= LARGEST_RATE]
+    below = _beyond(grid[0], grid[0] / grid[1], most_beyond)
+    above = _beyond(grid[-1], grid[-1] / grid[-2], most_beyond)
+    return [*reversed(below), *grid, *above]
+
+
+def _beyond(edge: float, ratio: float, most: int) -> list[float]:
+    """The rates beyond an edge, up to the first that is none."""
+    found = list[float]()
+    for number in range(1, most + 1):
+        rate = float(f"{edge * ratio**number:.4g}")
+        if not 0 < rate <= LARGEST_RATE:
+            break
+        found.append(rate)
+    return found
 
 
 def fewest_trials(rates: int, seeds: int) -> int:

@@ -20,7 +20,7 @@ from experiments.train.models import Shape, build_model
 from experiments.train.objectives import Objective
 from experiments.train.steps import autocast
 from experiments.train.tokens import SPECIAL
-from experiments.train.trained_models import measuring_device
+from experiments.train.trained_models import finished_runs, measuring_device
 from experiments.variants import get_variant
 
 ROUNDS = 7
@@ -44,7 +44,11 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
 
 
 def measure_costs(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
-    """Write documents.csv: time and peak memory of reading one text that is as long as the variant reads."""
+    """Write documents.csv: time and peak memory of reading one text that is as long as the variant reads.
+
+    Variants without a finished run are left out.
+    """
+    finished = {name for name, _ in finished_runs(root, comparison)}
     device, config = str(measuring_device(comparison)), Config(**comparison.config)
     of_each = {
         variant.name: (
@@ -54,14 +58,23 @@ def measure_costs(root: Path, comparison: Comparison, objective: Classification)
             device,
         )
         for variant in comparison.variants
+        if variant.name in finished
     }
+
+    def read(name: str) -> Callable[[], object]:
+        return reading(*of_each[name])
 
     def context_and_bytes(name: str) -> dict[str, int]:
         peak = benchmark.in_fresh_process(memory_here, *of_each[name])
         return {"context": of_each[name][1].context, "bytes": peak}
 
     return COSTS.time(
-        *(root, comparison, "the cost of a document", lambda name: reading(*of_each[name]), context_and_bytes),
+        root,
+        list(of_each),
+        "the cost of a document",
+        read,
+        context_and_bytes,
+        threads=config.threads,
         rounds=ROUNDS,
         sample_seconds=SAMPLE_SECONDS,
     )

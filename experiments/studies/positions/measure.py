@@ -47,7 +47,9 @@ def measure_cost(root: Path, comparison: Comparison, objective: NextToken) -> li
         model = untrained_model(comparison, name, 0, objective).to(device)
         return partial(Steps(model, make_optimizer(model, config), objective, config).make, 0, batch)
 
-    return COST.time(root, comparison, "the time of a step", step, rounds=ROUNDS, sample_seconds=SECONDS)
+    names, threads = [variant.name for variant in comparison.variants], comparison.config["threads"]
+    limits = {"threads": threads, "rounds": ROUNDS, "sample_seconds": SECONDS}
+    return COST.time(root, names, "the time of a step", step, **limits)
 
 
 step_time = COST.samples("round", ROUNDS, "rounds")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from experiments.records.files import read_file, write_atomically
+from experiments.records.files import read_file, write_atomically, wrong_file
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
 from experiments.studies.speed.study import COPY, DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
@@ -65,6 +65,8 @@ class Measurement(Struct, kw_only=True, omit_defaults=True):
                 f"topic and direction are {self.topic!r} and {self.direction!r}; expected a topic of "
                 f"{', '.join(DIRECTIONS)} and a direction it is measured in"
             )
+        if self.kind == "memory" and not (self.case and self.length):
+            raise ValueError("case or length is missing")
         if self.topic == "rate" and self.chunk_size is None:
             raise ValueError("chunk_size is missing")
         if len({len(sample.seconds) for sample in self.samples}) > 1:
@@ -104,8 +106,13 @@ def read_records(root: Path) -> list[Measurement]:
         ValueError: a line is no measurement; the message names it.
     """
     lines = read_lines(root / RECORDS, REMEDY)
-    records = [decoded(line, Measurement, where, remedy) for line, where, remedy in lines]
-    return list({record.plan[:-1]: record for record in records}.values())
+    found = {}
+    for line, where, remedy in lines:
+        record = decoded(line, Measurement, where, remedy)
+        if record.kind == "time" and not (record.samples or record.failures):  # as it is planned
+            raise wrong_file(where, "is wrong: samples are missing", remedy)
+        found[record.plan[:-1]] = record
+    return list(found.values())
 
 
 def append_record(root: Path, record: Measurement) -> None:

@@ -194,8 +194,10 @@ def rates(root: Path) -> pd.DataFrame:
     for quantity, columns in RATES.items():
         if columns[0] in table:
             names = dict(zip(columns, ("value", "low", "high"), strict=False))
-            parts.append(table.rename(columns=names).assign(quantity=quantity))
-    parts[2]["line"] += ", counting whole chunks"
+            part = table.rename(columns=names).assign(quantity=quantity)
+            if quantity == "dense":
+                part["line"] += ", counting whole chunks"
+            parts.append(part)
     return pd.concat(parts)
 
 

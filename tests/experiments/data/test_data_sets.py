@@ -2,13 +2,15 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from experiments.cli import main
 from experiments.data.corpus import Corpus, corpus_of_text
-from experiments.data.files import file_sha256
+from experiments.data.files import Download, Files, file_sha256
 from experiments.data.registry import CATALOG, DATA_SETS, data_set, load_corpus, load_data, row_of
 from tests.experiments.data.made_up_files import (
     DOWNLOADED,
@@ -42,8 +44,31 @@ def test_what_is_there_without_any_data():
     assert not [name for name, data_set in DATA_SETS.items() if "$" in f"{data_set}"], "a word that is not filled in"
     row = row_of("sst-2")
     for wrong in (row | {"colums": {}}, {key: row[key] for key in row if key != "columns"}):
-        with pytest.raises(TypeError, match=r"colum"):
-            data_set("sst-2", **wrong).load(None, None)
+        with pytest.raises(ValueError, match=r"^data set sst-2: .*colum"):
+            data_set("sst-2", **wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letters(Files):
+    """A reader of somebody's own, with a default, a place and a download that are not those of ``Files``."""
+
+    forms: Sequence[Sequence[str]] = (("letters.txt",),)
+
+    @property
+    def downloads(self):
+        return [Download("https://example.org/letters.txt", "0" * 64, "letters.txt", "letters.txt")]
+
+    def find(self, data_dir):
+        return f"{self.forms[0][0]} in a drawer"
+
+    def load(self, data_dir, data_file):
+        return corpus_of_text(self.name, b"letters " * 1000, "a drawer")
+
+
+def test_a_reader_of_one_s_own_says_where_its_files_are():
+    made = data_set("letters", description="", reader=f"{__name__}:Letters")
+    assert (made.find(None), made.url) == ("letters.txt in a drawer", "https://example.org/letters.txt")
+    assert made.fetch == ("curl -fL --create-dirs -o DIR/letters.txt https://example.org/letters.txt",)
 
 
 def test_arguments_that_do_not_fit_together(tmp_path, capsys):

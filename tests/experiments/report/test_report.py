@@ -15,6 +15,7 @@ from experiments.cli import main
 from experiments.judge.curves import read_curves
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison
+from experiments.report.render import template
 from experiments.report.report import result_table, write_report
 from experiments.studies.registry import STUDIES
 from experiments.study import Study
@@ -39,6 +40,11 @@ def fails(rows):
 
 SHOWS = {"variants": ["elu+1-none"], "figures": [FIGURE], "tables": [TABLE]}
 STUDY = Study("made-up", "What <is> asked?", "So.", "All else.", lambda *_: [], **SHOWS)
+
+
+def test_a_table_may_begin_with_numbers():
+    page = str(template("parts.html").module.grid(pd.DataFrame({"length": [512], "value": [0.5]})))
+    assert '<td data-head="length">512</td><td data-head="value">0.5</td>' in page
 
 
 SCRIPTS = 4

@@ -100,6 +100,20 @@ def test_another_length_needs_labelled_texts(tmp_path, capsys, study):
     assert not (tmp_path / "out").exists()
 
 
+def test_what_has_a_finished_run_is_timed_and_the_columns_have_their_order(make_comparison, monkeypatch, tmp_path):
+    root = make_comparison(
+        tmp_path / "made-up", "softmax-rope,elu+1-none", 1, fates={("elu+1-none", 0): ("failed", "")}
+    )
+    monkeypatch.setattr(measured, "reading", lambda *_: lambda: None)
+    monkeypatch.setattr(measured.benchmark, "in_fresh_process", lambda *_: 7)
+    monkeypatch.setattr(measured, "SAMPLE_SECONDS", 1e-6)
+    objective = SimpleNamespace(vocabulary=300, kind="classification", outputs=2)
+    assert measured.measure_costs(root, read_comparison(root), objective) == []
+    found = pd.read_csv(root / "documents.csv")
+    assert {*found["variant"]} == {"softmax-rope"}
+    assert [*found] == ["variant", "round", "context", "seconds", "bytes"]
+
+
 def test_other_tasks_have_no_documents(next_byte, tmp_path):
     config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
     (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))

@@ -11,7 +11,7 @@ import torch
 
 from experiments.data.corpus import NOT_SCORED, corpus_of_text
 from experiments.presets import get_preset
-from experiments.train.group import connect
+from experiments.train.group import check_can_shard, connect
 from experiments.train.loop import RunStopped
 from experiments.train.objectives import NextByte
 from experiments.train.steps import RunFailed
@@ -141,3 +141,12 @@ def test_a_loss_that_is_not_finite_fails_in_every_process_at_the_same_step(proce
     config = dataclasses.replace(CONFIG, learning_rate=1e30, precision="float32")
     (reason,) = {ended for ended, _ in together(processes, tmp_path, config)}
     assert reason.startswith("RunFailed: diverged")
+
+
+def test_a_pytorch_that_cannot_shard_on_a_cpu_is_named(monkeypatch):
+    if not too_old:
+        check_can_shard(CPU)
+        monkeypatch.delattr(torch.cpu.Stream, "record_event")
+    check_can_shard(torch.device("cuda"))
+    with pytest.raises(ValueError, match=r"--shard on a CPU needs PyTorch 2\.7 or later, and this is 2\."):
+        check_can_shard(CPU)

@@ -115,6 +115,7 @@ THE_MEAN_DECIDES = {0.001: 3.0, 0.002: [1.0, 3.0, 3.0], 0.004: 2.0, 0.008: [2.5,
         (lambda rate: 1 / rate, (0.1, 0.3), 72.9, "upper edge", [0.1, 0.3, 0.9, 2.7, 8.1, 24.3, 72.9], [24.3, 72.9],
          None),
         (lambda rate: 1 / rate, (1e29, 1e30), 1e30, "upper edge", [1e29, 1e30], [1e29, 1e30], None),
+        (lambda rate: 1 / rate, (1e-40, 1e30), 1e30, "upper edge", [1e-40, 1e30], [1e-40, 1e30], None),
         (lambda rate: rate, GRID, 3.125e-05, "lower edge", [*HALVED, *GRID], HALVED[:2], None),
         # A rate at which the loss diverges bounds the search, and is tried with one seed; of one seed, it is not taken.
         (lambda rate: 1 / rate if rate < 0.008 else math.nan, GRID, 0.004, "", [*GRID, 0.008], [0.002, 0.004], None),
