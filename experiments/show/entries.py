@@ -22,15 +22,15 @@ def entries_of(rows: Rows, output: Path) -> Entries:
     every: list[Figure | Table] = [*shown.figures, *shown.tables]
     for entry in every:
         for quantities, words in _each(entry, shown.quantities, rows) if rows.holds(entry.when) else ():
-            made = table_of(entry, quantities, rows) if isinstance(entry, Table) else None
-            if made is not None:
-                words |= {str(name): value for name, value in made.attrs.items()}
-            title, caption = (rows.filled(text, **words) for text in (entry.title, entry.caption))
             if isinstance(entry, Figure):
-                stem = rows.filled(entry.stem, **words)
+                stem, title, caption = (rows.filled(text, **words) for text in (entry.stem, entry.title, entry.caption))
                 if style.save_figure(partial(draw, entry, quantities, rows), output / "figures", stem):
                     entries.append(FigureEntry(stem, title, caption, entry.uses_data))
-            elif made is not None and len(made):
+                continue
+            made = table_of(entry, quantities, rows)
+            if made is not None and len(made):  # else its caption may lack words
+                words |= {str(name): value for name, value in made.attrs.items()}
+                title, caption = (rows.filled(text, **words) for text in (entry.title, entry.caption))
                 entries.append(TableEntry(title, made, caption, entry.uses_data))
     return entries
 
