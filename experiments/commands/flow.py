@@ -124,7 +124,7 @@ def run_data_sets(options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]
     if (root / "comparison.json").exists():
         raise ValueError(f"--out {root} holds one comparison, and there is to be one of each data set; give another")
     plans = {name: _plan_of(name, options, limit) for name in data_sets}
-    left_out = _left_out(plans, data_sets)
+    left_out, missing = _left_out(plans, data_sets)
     for number, (name, plan) in enumerate(plans.items(), start=1):
         console.rule(f"{number} of {len(plans)}: {name}")
         if name in left_out:
@@ -140,6 +140,8 @@ def run_data_sets(options: RunOptions, data_sets: Mapping[str, Mapping[str, Any]
     console.rule()
     if not options.dry_run:
         console.print(f"report of all: {_report_of_all(root)}", soft_wrap=True)
+    for name in missing:
+        console.print(f"{name} was left out, because it is not here; the command `data` tells how to get it")
     if limit and limit.reached:
         console.print("the time is up (--for); the same command goes on")
     return _exit_status(console, failed)
@@ -151,9 +153,14 @@ def _plan_of(name: str, options: RunOptions, limit: TimeLimit | None) -> Plan:
     return make_plan(replace(options, settings=settings, out=out, words=words), limit=limit)
 
 
-def _left_out(plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Why some are left out, by name. Raises ValueError if one is here and damaged, or none can be had."""
-    left_out = dict[str, str]()
+def _left_out(
+    plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, str], list[str]]:
+    """Why some are left out, by name, and those of them that cannot be had.
+
+    Raises ValueError if one is here and damaged, or none can be had.
+    """
+    left_out, missing = dict[str, str](), list[str]()
     for name, plan in plans.items():
         options, other = plan.options, data_sets[name].get("instead_of")
         if other in plans and other not in left_out:
@@ -166,9 +173,10 @@ def _left_out(plans: Mapping[str, Plan], data_sets: Mapping[str, Mapping[str, An
             if DATA_SETS[name].find(resolve_data_dir(options.data_dir)) is not None:
                 raise
             left_out[name] = printable(str(error))
+            missing.append(name)
     if len(left_out) == len(plans):
         raise ValueError(f"none of {', '.join(left_out)} is here; the command `data` tells how to get them")
-    return left_out
+    return left_out, missing
 
 
 def _report_of_all(root: Path) -> Path:

@@ -112,7 +112,9 @@ class SubwordTokenizer(Tokenizer):
         return kept(self.sha256.encode() + content.tobytes(), made)
 
     def decode(self, tokens: Tokens) -> bytes:
-        """The text of tokens."""
+        """The text of tokens. Raises ValueError if they are none of this tokenizer's."""
+        if tokens.dtype != np.uint16 or tokens.ndim != 1 or (len(tokens) and tokens.max() >= len(self.pieces)):
+            raise ValueError(f"tokens are {tokens.dtype} of shape {tokens.shape}; give one row of its ids in uint16")
         return b"".join([self.pieces[token] for token in tokens.tolist()])
 
 

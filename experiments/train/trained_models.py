@@ -46,9 +46,10 @@ def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, ob
     """The model of a packed run, in eval mode. Raises ValueError if its weights are not packed, or damaged."""
     path, remedy = packed_weights(root, variant), "take it from where it was packed"
     if seed != PACKED_SEED or not path.exists():
+        names = [each.name for each in comparison.variants if packed_weights(root, each.name).exists()]
+        there = f"weights of seed {PACKED_SEED} of {', '.join(names)}" if names else "no weights"
         raise ValueError(
-            f"{variant} seed {seed} in {root} has no trained model: packed results have at most weights "
-            f"of seed {PACKED_SEED}; train it again"
+            f"{variant} seed {seed} in {root} has no trained model (it is packed there, with {there}); train it again"
         )
     model = untrained_model(comparison, variant, seed, objective)
     content = read_file(path, remedy, LARGEST_CHECKPOINT)

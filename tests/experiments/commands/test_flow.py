@@ -129,6 +129,7 @@ def test_each_data_set_that_can_be_had_has_a_comparison(several, tmp_path, capsy
     said = capsys.readouterr().out
     assert "left out: --data nowhere cannot be had" in said
     assert "left out: stdlib is here" in said
+    assert said.splitlines()[-1].startswith("nowhere was left out, because it is not here")
     # The same command finds all done.
     assert main(words) == 0
     said = capsys.readouterr().out

@@ -147,6 +147,9 @@ def test_equal_texts_give_equal_subwords_and_any_bytes_come_back(tmp_path):
         kept.write_bytes(b"damaged")
         assert np.array_equal(first.encode(content), tokens)
     assert len(first.encode(SUBWORDS)) < len(SUBWORDS) / 3
+    for foreign in (np.array([-1]), np.array([first.size], np.uint16), np.zeros((1, 1), np.uint16)):
+        with pytest.raises(ValueError, match="give one row of its ids in uint16"):
+            first.decode(foreign)
 
 
 def test_bits_per_byte_are_the_nats_of_all_targets_over_their_bytes():
