@@ -189,8 +189,9 @@ class _Driver:
                 jobs = [job for job in (*self.trials(each), *self.missing(each)) if job.directory not in counted]
                 counted |= {job.directory for job in jobs}
                 number += len(jobs)
-                steps, of_run = self.config(each.task).steps, self.seconds(each)
-                seconds += sum(of_run[without_rate(job.run.variant)] * share_left(job, steps) for job in jobs)
+                for job in jobs:
+                    whole = self.seconds(each)[without_rate(job.run.variant)]
+                    seconds += whole * share_left(job, self.config(each.task).steps)
         return number, seconds / 3600
 
     def print_plan(self, comparisons: list[Comparison]) -> None:
