@@ -29,9 +29,9 @@ from experiments.objects import Job, Run
 from experiments.options import RunOptions, as_words
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
 from experiments.run.time_limit import TimeLimit, parse_time, share_left
-from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.train.chosen_objective import make_objective
+from experiments.train.costs import costs
 from experiments.train.models import resolve_device
 from experiments.train.objectives import Objective
 from experiments.train.tuning import SEED, parse_rates, search_of, trial_name

@@ -15,8 +15,8 @@ from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, run_status, write_record
 from experiments.run.job import train_directory
 from experiments.run.registry import LAUNCHERS
-from experiments.studies.benchmark.costs import Costs
 from experiments.studies.benchmark.definition import read_benchmark
+from experiments.train.costs import Costs
 from experiments.train.tuning import parse_rates, trial_name
 from experiments.variants import without_rate
 from tests.made_up import make_record, run_options_of, undrawn

@@ -11,11 +11,11 @@ from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.studies import tables
 from experiments.studies.benchmark import definition, measure
-from experiments.studies.benchmark.costs import costs, state_numbers
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
 from experiments.study import read_toml
 from experiments.train.chosen_objective import make_objective
+from experiments.train.costs import costs, state_numbers
 from experiments.train.models import Shape, build_model, check_parameters_match
 from experiments.variants import check_variants_differ, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
