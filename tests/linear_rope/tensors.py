@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN, registry
-from linear_rope.features import Features
+from linear_rope.features import FEATURE_MAPS, Features, make_feature_map
 from linear_rope.ops.linear import IMPLEMENTATIONS, kernels, linear_attention, operator
 from linear_rope.ops.linear.triton_form import proof
 from linear_rope.tracing import constant_in_graphs
@@ -82,6 +82,11 @@ MAPS: dict[str, Callable[[float], FeatureMap]] = {
     "relu": lambda eps: ReluFeatures(eps=1e-2),
     "learned": Learned,
     "plain": lambda eps: Plain(),
+}
+OTHERS = ("hedgehog", "taylor")
+"""maps with tests of their own, in test_features.py; a new one is tested as these are"""
+MAPS |= {
+    name: lambda eps, name=name: make_feature_map(name, D) for name in FEATURE_MAPS if name not in (*MAPS, *OTHERS)
 }
 
 

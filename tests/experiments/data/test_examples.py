@@ -115,7 +115,7 @@ def test_where_a_text_is_needed_one_line_says_what_would_do(monkeypatch, capsys)
     for use in (lambda: text_of(made()), lambda: load_corpus("mine")):
         with pytest.raises(ValueError, match=told):
             use()
-    with pytest.raises(ValueError, match="--data mine is labelled texts and .*; give --tokenizer wordpiece"):
+    with pytest.raises(ValueError, match=r"--data mine is labelled texts and .*; give --tokenizer wordpiece"):
         make_objective(made(), Config())
     assert main(["run", "convergence", "--preset", "smoke", "--data", "mine", "--dry-run"]) == 2
     assert "--data mine is labelled texts and --objective next; give --tokenizer" in capsys.readouterr().err
