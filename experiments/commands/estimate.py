@@ -129,13 +129,13 @@ def _trial_step(
 
 def runs_by_seed(comparison: Comparison) -> list[Run]:
     """Every run, seed by seed, each variant's baseline before it: a stop at any run leaves at most one pair open."""
-    ordered: dict[str, VariantRecord] = {}
+    ordered, seen = list[str](), set[str]()
 
     def add(variant: VariantRecord) -> None:
-        baseline = there.get(comparison.baseline_of(variant), variant)
-        if baseline.name not in {variant.name, *ordered}:
-            add(baseline)
-        ordered.setdefault(variant.name, variant)
+        if variant.name not in seen:  # two may be each other's baseline
+            seen.add(variant.name)
+            add(there.get(comparison.baseline_of(variant), variant))
+            ordered.append(variant.name)
 
     there = {variant.name: variant for variant in comparison.variants}
     for variant in comparison.variants:

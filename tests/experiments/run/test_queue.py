@@ -56,6 +56,9 @@ def test_seed_by_seed_each_variant_comes_behind_its_baseline():
     assert runs_by_seed(record) == [Run(name, seed) for seed in (0, 1) for name in names]
     record.baseline = "elu+1-none"
     assert [run.variant for run in runs_by_seed(record)][:3] == ["elu+1-none", "softmax-rope", names[-1]]
+    both = [variant("softmax-rope", "softmax-none"), variant("softmax-none", "softmax-rope")]
+    of_each_other = make_record(variants=both, seeds=[0], baseline="")
+    assert runs_by_seed(of_each_other) == [Run("softmax-none", 0), Run("softmax-rope", 0)]
 
 
 def test_a_limit_learns_from_what_has_ended_and_knows_when_it_is_over(tmp_path):
