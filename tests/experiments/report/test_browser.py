@@ -124,7 +124,8 @@ def test_nothing_sticks_out_at_the_side_and_pictures_keep_their_proportions(over
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     for width in (400, 800, 1280):
         page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # What is drawn by scripts follows a little later.
+        page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
         out = page.evaluate(  # but pictures within what scrolls
             "width => [...document.body.querySelectorAll(':not(.scrolled *)')].filter(each => {"
             " const box = each.getBoundingClientRect(); return box.width && (box.right > width + 1 || box.left < -1)"
