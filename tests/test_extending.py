@@ -26,7 +26,10 @@ SAID = {
     f"{RUN} --variants windowd-none": (2, "did you mean 'windowed-none'? choose from softmax-none, "),
     f"{RUN} --launcher one-by-on": (2, "did you mean 'one-by-one'? choose from local, "),
     "run gan": (2, "did you mean 'gain'? choose from convergence, "),
-    f"{RUN} --data messages --data-dir .": (2, "--data messages is labelled texts and --objective next; give"),
+    f"{RUN} --data messages --data-dir .": (
+        2,
+        "--data messages is labelled texts and --objective next; give --tokenizer wordpiece",
+    ),
     "data --data-dir .": (0, "scp me@example.org:messages.tsv ./messages.tsv"),
 }
 
