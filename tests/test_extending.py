@@ -173,7 +173,7 @@ def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sourc
     # Other code is another sha256, and is not taken for the same.
     with (tmp_path / "my_rope/gain/parts.py").open("a") as file:
         file.write("# a change\n")
-    suite("run", "gain", *SMOKE, *plugin, at=tmp_path)
+    suite("run", "gain", *SMOKE, *plugin, "--seeds", "2", at=tmp_path)
     (before, now) = plugins(out)
     assert before == origin
     assert now["module"] == origin["module"]
