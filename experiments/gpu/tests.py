@@ -8,7 +8,8 @@ from experiments.gpu.step import Step
 TESTS = """\
 tests/linear_rope/ops/linear/test_triton_on_gpu.py
 tests/linear_rope/test_devices.py
-tests/linear_rope/interop/test_on_devices.py
+tests/linear_rope/interop/test_transformers.py::test_a_gpu_gives_what_a_cpu_gives
+tests/linear_rope/interop/test_upgrade.py::test_a_gpu_gives_what_a_cpu_gives
 tests/experiments/train/test_gpu.py
 """.split()
 

@@ -19,6 +19,7 @@ from experiments.gpu.results import MISSED, NOT_MEASURED, REACHED, TARGETS, sect
 from experiments.gpu.session import DONE, FAILED, LEFT_OUT, STOPPED, Planned, Session
 from experiments.gpu.speeds import OURS, cases, cases_of_peers
 from experiments.gpu.step import read
+from experiments.gpu.tests import TESTS
 
 COMMAND = Path(__file__).parents[2] / ".ci/gpu"
 NEEDS_TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -103,6 +104,12 @@ def start(*words: str, **options: Any) -> subprocess.Popen:
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
     environment.pop("OUT", None)
     return subprocess.Popen(["bash", COMMAND, *words], env=environment, text=True, **options)
+
+
+def test_the_tests_that_a_gpu_runs_are_there():
+    for name in TESTS:
+        file, _, test = name.partition("::")
+        assert f"def {test or 'test_'}" in (Path(__file__).parents[2] / file).read_text()
 
 
 @pytest.mark.slow

@@ -73,6 +73,24 @@ def test_every_implementation_gives_what_the_definition_does_in_float64(
             assert_near(outputs_and_gradients([q, *held], autocasting, **options), expected, TOLERANCES[dtype])
 
 
+def test_the_future_changes_nothing(phi: FeatureMap, dtype: torch.dtype, device: torch.device) -> None:
+    feature_map, qkv = copy.deepcopy(phi).to(device), [x.to(device) for x in rounded_qkv(dtype)]
+    expected = linear_attention(*qkv, feature_map=feature_map, causal=True)
+    for end in (1, 64, 101):
+        changed = [torch.cat((x[:, :, :end], 100 * x[:, :, end:]), dim=2) for x in qkv]
+        actual = linear_attention(*changed, feature_map=feature_map, causal=True)
+        assert_near(actual[:, :, :end], expected[:, :, :end], 1e-6 if dtype == torch.float32 else TOLERANCES[dtype])
+
+
+def test_norms_of_ten_thousand_are_finite(phi: FeatureMap, dtype: torch.dtype, device: torch.device) -> None:
+    feature_map, everything = copy.deepcopy(phi).to(device), torch.tensor([[True], [False]]).expand(2, LENGTH)
+    for scale in (1e-4, 1.0, 1e4):
+        qkv = [(scale * x / x.norm(dim=-1, keepdim=True)).to(device) for x in rounded_qkv(dtype)]
+        for mask in (None, some_padding(2, LENGTH).to(device), everything.to(device)):
+            found = outputs_and_gradients(qkv, feature_map=feature_map, causal=True, key_padding_mask=mask)
+            assert all(x.isfinite().all() for x in found)
+
+
 def test_steps_follow_a_prompt(phi: FeatureMap, dtype: torch.dtype, device: torch.device) -> None:
     torch.manual_seed(0)
     module = LinearRoPEAttention(3 * WIDTH, 3, feature_map=copy.deepcopy(phi), causal=True).to(device, dtype)
