@@ -28,7 +28,8 @@ from linear_rope.tracing import has_tangent
 
 @savable()
 class KeyValueCache(NamedTuple):
-    """What a causal softmax attention carries from token to token; it grows by one key and value a token.
+    """What a causal softmax attention carries from token to token; it grows by one key and value a token, or
+    holds those of a window, each sequence's last ones.
 
     Attributes:
         k, v: (B, H, K, D), keys already rotated, and not yet scaled by xPos.
@@ -76,6 +77,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         score_positions: positions as a part of the scores, for ``rope="none"``: "shaw", "transformer-xl", "t5", "tupe",
             "deberta", "huang", another of :data:`linear_rope.positions.POSITIONS`, or a :class:`ScorePositions`. It
             makes B·H·N·K scores; positions are integers, and there is no context.
+        window: W, a token sees itself and the W − 1 unpadded ones before it, for ``causal=True`` (Beltagy et al. 2020,
+            arXiv 2004.05150, section 3.1); the cache holds W keys. A whole sequence still takes time and a mask of N·K.
     """
 
     state_type = KeyValueCache
@@ -91,6 +94,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         causal: bool = False,
         decay: str | Decay = "none",
         score_positions: str | ScorePositions = "none",
+        window: int | None = None,
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(dim, heads, causal, decay, rope, ("before", "xpos", "none"), **shared)
@@ -110,7 +114,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
             )
         if rope == "xpos" and angles != "fixed":
             raise ValueError(f'rope_angles is {angles!r}, but xpos is of positions; give rope_angles="fixed"')
+        if window is not None and (not isinstance(window, int) or window < 1 or not causal):
+            raise ValueError(
+                f"window is {window!r} and causal is {causal}; give a whole number of 1 or more, with causal=True, or "
+                "window=None for all that came before"
+            )
         self.alibi = alibi
+        self.window = window
         self._normalise(shared.get("qk_norm", False))
         self._rotate_by(angles, self.head_dim)
         self.score_positions = make_score_positions(
@@ -129,7 +139,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def _attend(self, projected: Projected) -> Tensor:
         q, k = self._rotate(projected)
         at = aligned_positions(q, k, projected.positions, projected.key_padding_mask)
-        bias, _ = self._bias(projected, at)
+        bias, _ = self._bias(projected, at, projected.key_padding_mask)
         return self._sum(q, k, projected.v, at, projected.key_padding_mask, bias)
 
     def _weights(self, projected: Projected) -> Tensor:
@@ -142,7 +152,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         at = aligned_positions(q, k, projected.positions, projected.key_padding_mask)
         if self.rope == "xpos":
             q, k = scaled_by_distance(q, k, *at)
-        return self._scores(q, k, at, self._bias(projected, at)[0])
+        return self._scores(q, k, at, self._bias(projected, at, projected.key_padding_mask)[0])
 
     def _sum(
         self, q: Tensor, k: Tensor, v: Tensor, at: tuple[Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
@@ -181,11 +191,12 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1) * visible
 
     def _bias(
-        self, projected: Projected, at: tuple[Tensor, Tensor], before: Tensor | None = None
+        self, projected: Projected, at: tuple[Tensor, Tensor], mask: Tensor | None, before: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores, and the sum of ln a up to each key, after those ``before``, as in the cache.
 
-        The first is broadcastable to (B, H, N, K), and −∞ at keys that are not seen. Without either, None.
+        ``mask`` is the padding (B, K) of all keys. The first is broadcastable to (B, H, N, K), and −∞ at keys that are
+        not seen. Without either, None.
         """
         q, log_decay, key_padding_mask = projected.q, projected.log_decay, projected.key_padding_mask
         bias = sums = None
@@ -210,6 +221,11 @@ class SoftmaxRoPEAttention(RoPEAttention):
             if self.causal:
                 slopes = slopes.masked_fill(_later(slopes.shape[-2], slopes.shape[-1], q.device), -torch.inf)
             bias = slopes if bias is None else bias + slopes
+        keys = at[1].shape[-1]
+        if self.window is not None and keys > self.window:
+            unseen = _unseen(q.shape[2], keys, self.window, mask, q.device)
+            bias = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias
+            bias = bias.masked_fill(unseen, -torch.inf)
         return bias, sums
 
     def _check_state(self, x: Tensor, state: KeyValueCache) -> None:
@@ -224,11 +240,28 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 mask = torch.cat((_mask_of(state.k, state.key_padding_mask), _mask_of(k, mask)), dim=-1)
             k, v = appended(state.k.to(k.dtype), k), appended(state.v.to(v.dtype), v)
             before = state.faded
-            at = projected.positions, token_positions(k.shape[2], mask, k.device)
+            at = projected.positions, self._key_positions(state, k, mask)
         at = aligned_positions(q, k, at, mask)
-        bias, sums = self._bias(projected, at, before)
+        bias, sums = self._bias(projected, at, mask, before)
         y = self._sum(q, k, v, at, mask, bias)
-        return y, {"k": k, "v": v, "key_padding_mask": mask, "faded": sums}
+        return y, self._kept(k, v, mask, sums)
+
+    def _key_positions(self, state: KeyValueCache, k: Tensor, mask: Tensor | None) -> Tensor:
+        """(K,) or (B, K), of all keys; those of a window's cache do not begin at 0."""
+        counted = token_positions(k.shape[2], mask, k.device)
+        if self.window is None:
+            return counted
+        there = (~_mask_of(state.k, state.key_padding_mask)).sum(-1)
+        return counted + (state.position - there).unsqueeze(-1)
+
+    def _kept(self, k: Tensor, v: Tensor, mask: Tensor | None, sums: Tensor | None) -> dict[str, Any]:
+        """What goes into the cache; of a window the last keys of each sequence."""
+        if self.window is not None and k.shape[2] > self.window:
+            order = last_where(~_mask_of(k, mask))[:, -self.window :]
+            k, v = in_order(k, order), in_order(v, order)
+            mask = None if mask is None else mask.gather(1, order)
+            sums = None if sums is None else in_order(sums.unsqueeze(-1), order).squeeze(-1)
+        return {"k": k, "v": v, "key_padding_mask": mask, "faded": sums}
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
         """The keys and values of a context."""
@@ -244,7 +277,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return self._merge(y, None)
 
     def extra_repr(self) -> str:
-        return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}"
+        window = "" if self.window is None else f", window={self.window}"
+        return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}{window}"
 
 
 def rotated(projected: Projected, base: float, scaling: RopeScaling | None) -> tuple[Tensor, Tensor]:
@@ -263,6 +297,26 @@ def rotated(projected: Projected, base: float, scaling: RopeScaling | None) -> t
 def _later(queries: int, keys: int, device: torch.device) -> Tensor:
     """(N, K) bool, the keys after each query's own; the last query's is the last."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
+
+
+def _unseen(queries: int, keys: int, window: int, mask: Tensor | None, device: torch.device) -> Tensor:
+    """Keys after each query's own, or ``window`` or more of those that are no padding before it: (N, K) or (B, 1, N, K)
+    bool."""
+    later = _later(queries, keys, device)
+    if mask is None:
+        return later | torch.ones_like(later).tril(keys - queries - window)
+    counted = (~mask).cumsum(-1)
+    return later | (counted[:, None, -queries:, None] - counted[:, None, None] >= window)
+
+
+def last_where(last: Tensor) -> Tensor:
+    """(B, N) bool → the order in which those that are True come last and nothing else changes."""
+    return last.to(torch.int8).argsort(dim=-1, stable=True)
+
+
+def in_order(x: Tensor, order: Tensor) -> Tensor:
+    """(B, H, N, D) with its positions in another order, or some of them: (B, K)."""
+    return x.gather(2, order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
 
 def _mask_of(k: Tensor, key_padding_mask: Tensor | None) -> Tensor:

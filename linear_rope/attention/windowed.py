@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
-from linear_rope.attention.softmax import rotated
+from linear_rope.attention.softmax import in_order, last_where, rotated
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import after, attend
@@ -143,8 +143,8 @@ class WindowedFavor(RoPEAttention):
             if padding is None:
                 y, _ = self._sum(sequence)
             else:
-                order = _order(padding)
-                y = _in_order(self._sum(_ordered(sequence, order))[0], order.argsort(dim=-1))
+                order = last_where(padding)
+                y = in_order(self._sum(_ordered(sequence, order))[0], order.argsort(dim=-1))
         return y.to(projected.v.dtype)
 
     def _check_state(self, x: Tensor, state: WindowState) -> None:
@@ -162,10 +162,10 @@ class WindowedFavor(RoPEAttention):
                 padding = torch.cat((~state.seen, padding), dim=1)
                 sequence = _joined(Sequence(state.k, state.k, state.v, None, state.log_decay), sequence, padding)
             # Padding first, so that the last tokens are the window.
-            order = _order(~padding)
+            order = last_where(~padding)
             sequence = _ordered(sequence, order)
             y, sums = self._sum(sequence, None if state is None else state.sums)
-            y = _in_order(y, order.argsort(dim=-1))[:, :, -length:].to(projected.v.dtype)
+            y = in_order(y, order.argsort(dim=-1))[:, :, -length:].to(projected.v.dtype)
         missing, last = max(0, self.window - sequence.k.shape[2]), slice(-self.window, None)
         k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
         seen = F.pad(~padding.gather(1, order), (missing, 0))[:, last]
@@ -176,23 +176,13 @@ class WindowedFavor(RoPEAttention):
         return f"rope={self.rope!r}, window={self.window}"
 
 
-def _order(last: Tensor) -> Tensor:
-    """(B, N) bool → the order in which those that are True come last and nothing else changes."""
-    return last.to(torch.int8).argsort(dim=-1, stable=True)
-
-
-def _in_order(x: Tensor, order: Tensor) -> Tensor:
-    """(B, H, N, D) with its positions in another order (B, N)."""
-    return x.gather(2, order[:, None, :, None].expand_as(x))
-
-
 def _ordered(sequence: Sequence, order: Tensor) -> Sequence:
     """The tokens of a sequence with padding in another order (B, N)."""
     q, k, v, padding, log_decay = sequence
     assert padding is not None
     if log_decay is not None:
-        log_decay = _in_order(log_decay.unsqueeze(-1), order).squeeze(-1)
-    q, k, v = (_in_order(x, order) for x in (q, k, v))
+        log_decay = in_order(log_decay.unsqueeze(-1), order).squeeze(-1)
+    q, k, v = (in_order(x, order) for x in (q, k, v))
     return Sequence(q, k, v, padding.gather(1, order), log_decay)
 
 

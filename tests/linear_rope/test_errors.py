@@ -166,6 +166,8 @@ def model(**options: Any) -> CausalLM:
         (lambda: linear(denominator="sum"), ["denominator", "'sum'", "'unrotated'", "'rotated'", "'none'"]),
         (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
         (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),
+        *((lambda w=w: softmax(window=w, causal=True), [f"window is {w}", "1 or more"]) for w in (0, 2.5)),
+        (lambda: softmax(window=4), ["window is 4", "causal is False", "causal=True"]),
         (lambda: softmax(rope="after"), ["rope", "'after'", "'before'", "'none'"]),
         (lambda: scored("shaw", rope="before"), ["score_positions is 'shaw'", "rope='before'", '"none"']),
         (lambda: scored("learned"), ["score_positions is 'learned'", "'shaw'", "ScorePositions"]),

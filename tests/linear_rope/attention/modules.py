@@ -42,6 +42,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"short_conv": 3},
         *({"rope": "none", "score_positions": name} for name in SCORES),
         *({"rope": "none", "score_positions": name, "decay": "gate", "short_conv": 3} for name in ("shaw", "t5")),
+        *({"window": 5} | options for options in ({}, {"rope": "none", "alibi": True}, {"rope": "xpos"})),
+        *({"window": window, "rope": "none", "score_positions": "t5", "decay": "gate"} for window in (2, 64)),
         ALL,
         ALL_NORMED,
     ],
@@ -87,7 +89,7 @@ MODULES = {_name(kernel, options): (kernel, options) for kernel, every in SETTIN
 CAUSAL_ONLY = [
     name
     for name, (kernel, options) in MODULES.items()
-    if kernel in ("delta", "favor+window") or options.get("rope") == "xpos"
+    if kernel in ("delta", "favor+window") or options.get("rope") == "xpos" or "window" in options
 ]
 CASES = [(name, True) for name in MODULES] + [(name, False) for name in MODULES if name not in CAUSAL_ONLY]
 

@@ -202,6 +202,9 @@ def test_the_state_does_not_grow_and_is_float32_or_better(name: str) -> None:
     states += [module.step(x[:, 99:], state)[1] for state in states]
     sizes = {sum(tensor.numel() for tensor in tree_leaves(state) if tensor is not None) for state in states}
     assert (len(sizes) == 1) == (not isinstance(module, SoftmaxRoPEAttention))
+    if isinstance(module, SoftmaxRoPEAttention) and module.window is not None:
+        lengths = (1, 10, 99, 2, 11, 100)
+        assert [state.k.shape[2] for state in states] == [min(length, module.window) for length in lengths]
     if isinstance(module, LinearRoPEAttention):
         kept = tree_leaves([(state.sums, state.position) for state in states])
         dtypes = {part.dtype for part in kept if part is not None}

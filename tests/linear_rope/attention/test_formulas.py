@@ -78,6 +78,8 @@ def by_hand(
     seen = (~padding[:, None, None]).to(above.dtype)
     if module.causal:
         seen = seen * torch.ones(x.shape[1], source.shape[1]).tril()
+    if getattr(module, "window", None) is not None:
+        seen = seen * (counted[:, None, :, None] - counted[:, None, None] < module.window)
     if module.decay is not None:
         seen = seen * between(module.decay(source).masked_fill(padding[:, None], 0)).exp()
     if isinstance(module, Retention):
@@ -94,6 +96,7 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
     *(("softmax", options) for options in ({}, {"rope": "none"}, {"rope": "none", "alibi": True})),
     *(("softmax", {"rope": rope, "qk_norm": True, "decay": "alibi"}) for rope in ("before", "none")),
     ("softmax", {"rope_scaling": SCALINGS["yarn"], "bias": True}),
+    *(("softmax", {"window": window, "decay": "retnet"}) for window in (1, 7, 40)),
     *(("favor+", {"rope": rope, "qk_norm": True}) for rope in ("after", "before", "none")),
     ("favor+", {"rope": "before", "denominator": "none", "head_dim": 6, "num_features": 10, "seed": 5, "bias": True}),
     *(("elu+1", {"rope": rope, "qk_norm": True, "decay": "retnet"}) for rope in ("after", "before", "none")),
@@ -102,8 +105,10 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@CAUSAL
-@pytest.mark.parametrize(("kernel", "options"), FORMULAS)
+@pytest.mark.parametrize(
+    ("kernel", "options", "causal"),
+    [(*each, causal) for each in FORMULAS for causal in (True, False) if causal or "window" not in each[1]],
+)
 def test_outputs_and_gradients_are_the_formula(kernel: str, options: dict[str, Any], causal: bool) -> None:
     module, padding = made(kernel, causal=causal, rope_base=100.0, **options), some_padding(2, 33)
     x, there = random(2, 33, DIM).requires_grad_(), ~padding.unsqueeze(-1)
