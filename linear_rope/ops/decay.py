@@ -24,6 +24,36 @@ def with_resets(log_decay: Tensor) -> Tensor:
     return log_decay if log_decay.device.type == "mps" else log_decay.double()
 
 
+class PairDecays(NamedTuple):
+    """Attributes:
+    head: (B, H, N), the largest ln a of the pairs at each token, a constant for autograd.
+    pairs: (B, H, N, P) ≤ 0, ln a − ``head``; RESET where a pair forgets and others do not.
+    mean: (B, H, N) ≤ 0, the mean of ``pairs``.
+    """
+
+    head: Tensor
+    pairs: Tensor
+    mean: Tensor
+
+
+def split(log_decay: Tensor, dtype: torch.dtype) -> PairDecays:
+    """ln a of pairs (B, H, N, P) as what the head keeps and, in ``dtype``, what each pair does of that.
+
+    What is computed depends on the sum of both alone, so that its whole gradient is that of the pairs.
+    """
+    wide = log_decay if log_decay.device.type == "mps" else log_decay.double()
+    within = wide.clamp(min=RESET)
+    head = within.detach().amax(-1)
+    forgets = (within <= RESET) & (head > RESET).unsqueeze(-1)
+    pairs = (within - head.unsqueeze(-1)).masked_fill(forgets, RESET)
+    return PairDecays(head, pairs.to(dtype), pairs.mean(-1).to(dtype))
+
+
+def of_features(exponent: Tensor, features: int) -> Tensor:
+    """exp of what pairs have, (..., P) → (..., M): the same for the features of a pair; P may be 1."""
+    return exponent.exp().repeat_interleave(features // exponent.shape[-1], -1)
+
+
 class Faded(NamedTuple):
     """Attributes:
     sums: (..., N) float64 (float32 on devices without it), Σ of the ln a_t that are no reset up to each position.

@@ -100,8 +100,11 @@ def positions_within(segments: Tensor, key_padding_mask: Tensor | None) -> Tenso
 
 
 def cut(log_decay: Tensor | None, segments: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-    """ln a_t (B, H, N), or no decay at all, with −∞ at the first token of each segment but the first."""
+    """ln a_t (B, H, N), of pairs (B, H, N, P), or no decay at all, with −∞ at the first token of each segment but the
+    first.
+    """
     begins = beginnings(segments)[:, None]
     if log_decay is None:
         log_decay = torch.zeros(begins.shape, dtype=dtype, device=begins.device)
-    return log_decay.masked_fill(begins, -torch.inf).expand(-1, heads, -1)
+    begins = begins.view(*begins.shape, *[1] * (log_decay.dim() - 3))
+    return log_decay.masked_fill(begins, -torch.inf).expand(-1, heads, *[-1] * (log_decay.dim() - 2))

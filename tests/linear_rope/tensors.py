@@ -137,6 +137,14 @@ def some_padding(batch: int, length: int, seed: int = 0) -> Tensor:
     return mask
 
 
+def some_pair_decay(batch: int, length: int, pairs: int) -> Tensor:
+    """ln a ≤ 0 of pairs, with resets of all of a head, and of some pairs alone."""
+    log_decay = some_decay(batch, length, resets=True).unsqueeze(-1)
+    log_decay = log_decay - nn.functional.softplus(random(batch, HEADS, length, pairs, seed=72)) / 3
+    log_decay[random(batch, HEADS, length, pairs, seed=73) > 1.7] = -1e4
+    return log_decay
+
+
 def some_decay(batch: int, length: int, *, resets: bool = False, strength: float = 0.3) -> Tensor:
     """ln a ≤ 0, zero here and there, and with ``resets`` −∞ at every twentieth token or so."""
     log_decay = -nn.functional.softplus(random(batch, HEADS, length, seed=70)) * strength

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from linear_rope.ops.decay import of_features
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import Sums, attention_output, quotient
 from linear_rope.ops.linear.operator import after, attend, has_both_ways
@@ -66,20 +67,34 @@ def two_passes(call: Call, attend: Pass, attend_from_the_end: Pass | None = None
     ``attend``'s too, unless another is given.
     """
     call = call._replace(causal=True)
-    output, denominator, scale = attend(call)
-    second = (attend_from_the_end or attend)(_from_the_end(call))
-    later_output, later_denominator, later_scale = (None if x is None else x.flip(2) for x in second)
+    output, divisor, denominator, scale = _divided(call, attend)
+    second = _divided(call, lambda call: (attend_from_the_end or attend)(_from_the_end(call)))
+    later_output, later_divisor, later_denominator, later_scale = (None if x is None else x.flip(2) for x in second)
     assert later_output is not None
-    if denominator is None or later_denominator is None:
+    if divisor is None or later_divisor is None:
         return output + later_output
     assert scale is not None
     assert later_scale is not None
     largest = torch.maximum(scale, later_scale)
     share, later_share = (
-        x * (own - largest).exp().to(x.dtype) for x, own in ((denominator, scale), (later_denominator, later_scale))
+        x * (own - largest).exp().to(x.dtype) for x, own in ((divisor, scale), (later_divisor, later_scale))
     )
     numerator = output * share.unsqueeze(-1) + later_output * later_share.unsqueeze(-1)
+    if denominator is not None and later_denominator is not None:
+        share, later_share = (
+            x * (own - largest).exp().to(x.dtype) for x, own in ((denominator, scale), (later_denominator, later_scale))
+        )
     return quotient(numerator, share + later_share)
+
+
+def _divided(call: Call, attend: Pass) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """The output, what it was divided by, the denominator if that is another, and c_i."""
+    output, denominator, scale = attend(call)
+    if call.denominator_decay is None:
+        return output, denominator, None, scale
+    # Where the mean of the pairs has faded to nothing some of them have not, and no quotient holds what they sum.
+    output, divisor, _ = attend(call._replace(denominator_decay=None))
+    return output, divisor, denominator, scale
 
 
 def _from_the_end(call: Call) -> Call:
@@ -90,6 +105,11 @@ def _from_the_end(call: Call) -> Call:
     assert call.log_decay is not None
     assert call.key_scale is not None
     key_scale, smallest = call.key_scale + call.log_decay, torch.finfo(call.k.dtype).min
+    k, denominator_k = call.k, call.denominator_k
+    if call.pair_decay is not None:
+        k = k * of_features(call.pair_decay, k.shape[-1])
+    if call.own_decay is not None and denominator_k is not None:
+        denominator_k = denominator_k * of_features(call.own_decay, k.shape[-1])
     # A key behind a reset is none: where no query sees another, its scale, however small, would be the largest.
     kept = (key_scale > smallest).to(call.k.dtype).unsqueeze(-1)
 
@@ -98,13 +118,15 @@ def _from_the_end(call: Call) -> Call:
 
     return call._replace(
         q=call.q.flip(2),
-        k=_later(call.k * kept),
+        k=_later(k * kept),
         v=_later(call.v),
         denominator_q=turned(call.denominator_q),
-        denominator_k=None if call.denominator_k is None else _later(call.denominator_k * kept),
+        denominator_k=None if denominator_k is None else _later(denominator_k * kept),
         query_scale=turned(call.query_scale),
         key_scale=_later(key_scale.clamp(min=smallest), smallest),
         log_decay=_later(call.log_decay),
+        pair_decay=None if call.pair_decay is None else _later(call.pair_decay),
+        denominator_decay=None if call.denominator_decay is None else _later(call.denominator_decay),
     )
 
 

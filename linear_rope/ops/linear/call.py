@@ -29,7 +29,9 @@ class Call(NamedTuple):
         denominator_q, denominator_k: features of the denominator, where q and k are features that were rotated.
         query_scale, key_scale: (B, H, N) and (B, H, K), logarithms of the scales of given features; g_j of
             :mod:`linear_rope.ops.linear.definition`, the most negative number at padding.
-        log_decay: (B, H, N) ln a_t ≤ 0, zero at padding.
+        log_decay: (B, H, N) ln a_t ≤ 0, zero at padding; of decays of pairs the largest.
+        pair_decay: (B, H, N, M / 2) ≤ 0, what pairs of features fade by beyond that; RESET for what forgets all alone.
+        denominator_decay: (B, H, N) ≤ 0, what a denominator fades by in place of ``pair_decay``.
         padding: (B, 1, K, 1) bool, True at padding.
         q_rotation, k_rotation: cosine and sine of each pair's angle, by which features turn: (1 or B, 1, N, M / 2, 2),
             and before the operator what can be broadcast to (B, H, N, M / 2, 2).
@@ -51,6 +53,8 @@ class Call(NamedTuple):
     query_scale: Tensor | None = None
     key_scale: Tensor | None = None
     log_decay: Tensor | None = None
+    pair_decay: Tensor | None = None
+    denominator_decay: Tensor | None = None
     padding: Tensor | None = None
     q_rotation: Tensor | None = None
     k_rotation: Tensor | None = None
@@ -93,6 +97,11 @@ class Call(NamedTuple):
     def shares_weights(self) -> bool:
         """Whether the denominator is the sum of the numerator's own weights; of features."""
         return self.has_denominator and self.denominator_q is None
+
+    @property
+    def own_decay(self) -> Tensor | None:
+        """What features of a denominator of its own fade by beyond ``log_decay``, (B, H, N, M / 2) or (B, H, N, 1)."""
+        return self.pair_decay if self.denominator_decay is None else self.denominator_decay.unsqueeze(-1)
 
     @property
     def has_scale(self) -> bool:
@@ -183,6 +192,9 @@ def check_partners(call: Call) -> None:
         for name in ("log_decay", "memory", "key_sum", "stabiliser"):
             if getattr(call, name) is not None:
                 raise ValueError(f"{name} is given, and causal is False; give causal=True, or no {name}")
+    for name, part in (("pair_decay", "log_decay"), ("denominator_decay", "pair_decay")):
+        if getattr(call, name) is not None and getattr(call, part) is None:
+            raise ValueError(f"{name} is given without {part}, which it is the rest of; give both")
 
 
 class Gradients(NamedTuple):
@@ -196,6 +208,8 @@ class Gradients(NamedTuple):
     query_scale: Tensor | None = None
     key_scale: Tensor | None = None
     log_decay: Tensor | None = None
+    pair_decay: Tensor | None = None
+    denominator_decay: Tensor | None = None
     memory: Tensor | None = None
     key_sum: Tensor | None = None
 

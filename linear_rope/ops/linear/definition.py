@@ -9,6 +9,10 @@ q and k are mapped (and, with RoPE after the map, rotated); q' and k' are those 
 RoFormer eq. 19). g_j is the logarithm of key j's own scale. L_i = Σ_{t ≤ i} ln a_t, where a_t in [0, 1] is what the
 past keeps at token t; both directions of a sequence fade, by −|L_i − L_j|. c_i is the largest exponent among the keys
 that query i sees (of g_j alone with a scale, zero without): every factor is at most 1, and c_i cancels in the quotient.
+
+Decays a_{t,p} of pairs p of features have an L_{i,p} each in place of L_i, which is Σ max_p ln a_{t,p} in c_i alone;
+the denominator has the same, or (1/P) Σ_p L_{i,p} for all. A rotation of the pairs commutes with them: the state of a
+pair has a complex pole, a_{t,p}·e^(iθ_p).
 """
 
 import torch
@@ -70,10 +74,21 @@ def reference(call: Call) -> Sums:
             exponent = exponent - scale.unsqueeze(-1)
         factor = exponent.to(call.q.dtype).exp()
 
-    weights = (call.q @ call.k.mT) * factor
+    weights = _products(call.q, call.k, call.pair_decay, causal=call.causal) * factor
     denominator = None
     if call.denominator_q is not None and call.denominator_k is not None:
-        denominator = ((call.denominator_q @ call.denominator_k.mT) * factor).sum(-1)
+        products = _products(call.denominator_q, call.denominator_k, call.own_decay, causal=call.causal)
+        denominator = (products * factor).sum(-1)
     elif call.has_denominator:
         denominator = weights.sum(-1)
     return weights @ call.v, denominator, scale
+
+
+def _products(q: Tensor, k: Tensor, decay: Tensor | None, *, causal: bool) -> Tensor:
+    """q_iᵀ k_j, (B, H, N, K), of which each pair of features has faded by its own ``decay`` (B, H, N, P)."""
+    if decay is None:
+        return q @ k.mT
+    pairs = decay.shape[-1]
+    each = zip(q.chunk(pairs, -1), k.chunk(pairs, -1), decay.unbind(-1), strict=True)
+    factors = (((one_q @ one_k.mT), fading(one, q.dtype, causal=causal)) for one_q, one_k, one in each)
+    return torch.stack([products * faded.exp() for products, faded in factors]).sum(0)

@@ -16,7 +16,7 @@ from linear_rope.ops.linear.prepare import (
     check_decay_values,
     prepare,
 )
-from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
+from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import recurrent
 from linear_rope.ops.linear.triton_form import proof
 from linear_rope.positions.rope_scaling import RopeScaling
@@ -42,6 +42,7 @@ def linear_attention(
     rope_scaling: RopeScaling | None = None,
     log_decay: Tensor | None = None,
     angles: Tensor | None = None,
+    pair_denominator: PairDenominator = "same",
     segment_ids: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     implementation: str = "auto",
@@ -75,7 +76,10 @@ def linear_attention(
             :mod:`linear_rope.positions.rope_scaling`.
         log_decay: (B, H, N) ln a_t ≤ 0, with as many keys as queries; 0 keeps everything, −∞, as all from −1e4 on,
             forgets what came before token t. It counts as 0 at padding. Its values are checked on a CPU, where nothing
-            traces the call: a GPU would have to be waited for.
+            traces the call: a GPU would have to be waited for. Or (B, H, N, M / 2), ln a_{t,p} of each pair of
+            features, which are those that are rotated after the map: each product of two pairs fades by its own.
+        pair_denominator: with decays of pairs, whether an unrotated denominator fades by the "same", or by one a
+            "head", exp of the mean of ln a_{t,p} over the pairs.
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
             the last two may be 1. Needs K = N, and neither positions nor rope_scaling.
         segment_ids: (B, N) integers, equal within a segment: sequences that are packed one behind the other. No query
@@ -114,12 +118,19 @@ def linear_attention(
             positions = positions_within(segments, key_padding_mask)
         # Without a decay, what sees both ways has a sum a segment.
         if causal or log_decay is not None or implementation in ("reference", "recurrent"):
-            check_decay(log_decay, q, k)
+            check_decay(log_decay, q, k, feature_map)
             log_decay = cut(log_decay, segments, q.shape[1], torch.promote_types(q.dtype, torch.float32))
     call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
     with full_precision(q.device):
         call = prepare(
-            call, key_padding_mask, positions, rope=rope, base=rope_base, scaling=rope_scaling, angles=angles
+            call,
+            key_padding_mask,
+            positions,
+            rope=rope,
+            base=rope_base,
+            scaling=rope_scaling,
+            angles=angles,
+            pair_denominator=pair_denominator,
         )
         check_decay_values(call.log_decay)
         if implementation in ("auto", "chunked", "native", "triton"):

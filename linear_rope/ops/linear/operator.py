@@ -113,7 +113,7 @@ def _is_triton_proved(call: Call, *, may_prove: bool) -> bool:
 
     Asked before the operator is called, so that compiled code, which is also kept in files, says which it is.
     """
-    if call.implementation != "auto" or call.q.device.type not in PROVED_ON:
+    if call.implementation != "auto" or call.q.device.type not in PROVED_ON or call.pair_decay is not None:
         return False
     return proof.holds(tuple(trial.kind_of(call)), call.q.device, may_prove, proof.generation)
 
@@ -124,14 +124,19 @@ PROVED_ON = ("cuda",)
 
 def _implementation(call: Call) -> ModuleType:
     """Chosen inside the operator, where compilers do not look; but for "auto" of a GPU."""
-    if call.implementation == "triton":
+    if call.implementation == "triton" and call.pair_decay is None:
         if not triton_form.takes(call.dtype, call.q.device):
             raise ValueError(
                 f'implementation is "triton", but the tensors are {call.dtype} on {call.q.device}, and the Triton '
                 f'kernels are {triton_form.description()}; give such tensors, or choose "auto" or "chunked"'
             )
         return triton_form
-    takes = native.takes(call.dtype, call.q.device)
+    takes = native.takes(call.dtype, call.q.device) and call.pair_decay is None
+    if call.pair_decay is not None:
+        raise ValueError(
+            f"implementation is {call.implementation!r}, and log_decay is of pairs, which it has not; choose "
+            '"reference" or "recurrent"'
+        )
     if call.implementation == "native" and not takes:
         raise ValueError(
             f'implementation is "native", but the tensors are on {call.q.device}, and the native kernel is '

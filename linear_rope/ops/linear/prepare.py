@@ -6,9 +6,9 @@ from torch import Tensor
 
 from linear_rope.checks import check_base, check_choice, check_padding_mask
 from linear_rope.features.base import FeatureMap
-from linear_rope.ops.decay import with_resets
+from linear_rope.ops.decay import split, with_resets
 from linear_rope.ops.linear.call import Call
-from linear_rope.ops.linear.rotated_features import Rope
+from linear_rope.ops.linear.rotated_features import PairDenominator, Rope
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import Turn, rotations
 from linear_rope.positions.tokens import Positions, check_positions
@@ -26,6 +26,7 @@ def prepare(
     base: float = 10000.0,
     scaling: RopeScaling | None = None,
     angles: Tensor | None = None,
+    pair_denominator: PairDenominator = "same",
 ) -> Call:
     """What is to be mapped and summed, from the tensors, denominator and feature map of a user's call.
 
@@ -58,9 +59,14 @@ def prepare(
                 magnitude = math.sqrt(feature_map.score_scale(scaling.magnitude**2))
             at, turn = (positions, key_padding_mask), Turn(width, base, scaling)
             q_rotation, k_rotation = rotations(q, k, *at, turn, call.dtype, magnitude)
-    check_decay(log_decay, q, k)
+    check_decay(log_decay, q, k, feature_map)
+    check_pair_denominator(pair_denominator, call.denominator, log_decay)
     if log_decay is not None and key_padding_mask is not None:
-        log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
+        at_padding = key_padding_mask.view(q.shape[0], 1, -1, *[1] * (log_decay.dim() - 3))
+        log_decay = log_decay.masked_fill(at_padding, 0)
+    pair_decay = mean_decay = None
+    if log_decay is not None and log_decay.dim() == 4:
+        log_decay, pair_decay, mean_decay = split(log_decay, call.dtype)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
         # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
@@ -70,6 +76,8 @@ def prepare(
         k,
         v,
         log_decay=None if log_decay is None else with_resets(log_decay),
+        pair_decay=pair_decay,
+        denominator_decay=mean_decay if pair_denominator == "head" else None,
         padding=padding,
         q_rotation=q_rotation,
         k_rotation=k_rotation,
@@ -151,8 +159,8 @@ def check_decay_values(log_decay: Tensor | None) -> None:
         raise ValueError(f"log_decay holds {came}; give ln a_t ≤ 0, of shares a_t from 0 to 1 that are kept")
 
 
-def check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:
-    """Raises ValueError unless it is None or ln a_t of every token."""
+def check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor, feature_map: FeatureMap) -> None:
+    """Raises ValueError unless it is None or ln a_t of every token, or of every pair of its features."""
     if log_decay is None:
         return
     if q.shape[2] != k.shape[2]:
@@ -160,9 +168,23 @@ def check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:
             f"log_decay was given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are not on one "
             "axis to fade along; give no log_decay"
         )
-    if not isinstance(log_decay, Tensor) or log_decay.shape != q.shape[:3] or not log_decay.is_floating_point():
+    features = feature_map.count(q.shape[-1])
+    whole, each = tuple(q.shape[:3]), (*q.shape[:3], features // 2)
+    fits = isinstance(log_decay, Tensor) and log_decay.is_floating_point() and log_decay.shape in (whole, each)
+    if not fits or (log_decay.dim() == 4 and features % 2):
         came = tuple(log_decay.shape) if isinstance(log_decay, Tensor) else type(log_decay).__name__
-        raise ValueError(f"log_decay is {came}; give a floating-point tensor of shape {tuple(q.shape[:3])}, ln a ≤ 0")
+        pairs = f", or {each} for the pairs of features" if features % 2 == 0 else ""
+        raise ValueError(f"log_decay is {came}; give a floating-point tensor of shape {whole}{pairs}, ln a ≤ 0")
+
+
+def check_pair_denominator(pair_denominator: str, denominator: str, log_decay: Tensor | None) -> None:
+    """Raises ValueError where it means nothing."""
+    check_choice("pair_denominator", pair_denominator, ("same", "head"))
+    if pair_denominator == "head" and (denominator != "unrotated" or log_decay is None or log_decay.dim() != 4):
+        raise ValueError(
+            'pair_denominator is "head", which is how the unrotated denominator fades below decays of pairs; '
+            f'give them, and denominator="unrotated", which is {denominator!r}, or pair_denominator="same"'
+        )
 
 
 def _check_even(width: int, what: str, rope: str, argument: str) -> None:

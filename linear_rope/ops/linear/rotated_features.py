@@ -12,6 +12,7 @@ from linear_rope.tracing import has_tangent
 
 Rope = Literal["after", "before", "none"]
 Denominator = Literal["unrotated", "rotated", "none"]
+PairDenominator = Literal["same", "head"]
 
 
 def rotated_features(call: Call, q: Features, k: Features, v: Tensor) -> Call:
@@ -31,6 +32,8 @@ def rotated_features(call: Call, q: Features, k: Features, v: Tensor) -> Call:
         if call.denominator == "unrotated":
             denominator_q, denominator_k = q_values, k_values
         q_values, k_values = _turned(q_values, call.q_rotation), _turned(k_values, call.k_rotation)
+    elif call.denominator_decay is not None and denominator_q is None:
+        denominator_q, denominator_k = q_values, k_values  # which fade by themselves
     return Call(
         q_values,
         k_values,
@@ -40,6 +43,8 @@ def rotated_features(call: Call, q: Features, k: Features, v: Tensor) -> Call:
         query_scale,
         key_scale,
         call.log_decay,
+        call.pair_decay,
+        call.denominator_decay,
         denominator=call.denominator,
         causal=call.causal,
     )
@@ -77,6 +82,8 @@ def for_operator(call: Call) -> Call:
         call.k,
         call.v,
         log_decay=call.log_decay,
+        pair_decay=call.pair_decay,
+        denominator_decay=call.denominator_decay,
         padding=call.padding,
         q_rotation=_batch_first(call.q_rotation),
         k_rotation=_batch_first(call.k_rotation),
@@ -97,6 +104,8 @@ def inputs_turned(call: Call) -> Call:
         rotate(call.k.to(call.dtype), call.k_rotation),
         call.v,
         log_decay=call.log_decay,
+        pair_decay=call.pair_decay,
+        denominator_decay=call.denominator_decay,
         padding=call.padding,
         denominator=call.denominator,
         causal=call.causal,
@@ -112,7 +121,7 @@ def _formula(call: Call) -> FormulaCall | None:
         for x in (call.q_rotation, call.k_rotation)
     ):
         return None
-    if has_tangent(call.q, call.k, call.v, call.q_rotation, call.k_rotation, call.log_decay):
+    if has_tangent(call.q, call.k, call.v, call.q_rotation, call.k_rotation, call.log_decay, call.pair_decay):
         return None  # what differentiates in forward mode may differentiate that in reverse
     return call.feature_map.formula()
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from linear_rope.ops.decay import of_features
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import Sums, attention_output
 from linear_rope.states import savable
@@ -15,7 +16,8 @@ class State(NamedTuple):
     """The running sums over the keys seen so far.
 
     Attributes:
-        memory: (B, H, M, D), Σ_j exp(g_j + L − L_j − c) k_j v_jᵀ, L being that of the last key.
+        memory: (B, H, M, D), Σ_j exp(g_j + L − L_j − c) k_j v_jᵀ, L being that of the last key; two rows have the L of
+            their pair where decays are of pairs.
         key_sum: (B, H, M), Σ_j exp(g_j + L − L_j − c) k'_j, for the denominator; None without one.
         stabiliser: (B, H, 1), c, the largest of these exponents; None without key scales.
     """
@@ -51,6 +53,9 @@ def add_key(state: State, call: Call, index: int) -> State:
         kept = log_kept.exp().to(k.dtype)
         memory = memory * kept.unsqueeze(-1)
         key_sum = None if key_sum is None else key_sum * kept
+    if call.pair_decay is not None and call.own_decay is not None:
+        memory = memory * of_features(call.pair_decay[:, :, index], k.shape[-1]).unsqueeze(-1)
+        key_sum = None if key_sum is None else key_sum * of_features(call.own_decay[:, :, index], k.shape[-1])
     memory = memory + k.unsqueeze(-1) * v.unsqueeze(-2)
     return State(memory, None if key_sum is None else key_sum + denominator_k, stabiliser)
 

@@ -42,6 +42,7 @@ from tests.linear_rope.tensors import (
     slow_positions,
     some_decay,
     some_padding,
+    some_pair_decay,
 )
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False])
@@ -50,6 +51,18 @@ IN_BLOCKS = [form for form in FAST if form != "recurrent"]
 FEW = {"favor+": FavorPlus(D, M).double(), "elu+1": EluPlusOne(), "relu": ReluFeatures(eps=1e-2)}
 FEW_MAPS = pytest.mark.parametrize("phi", FEW.values(), ids=FEW)
 TWO_MAPS = pytest.mark.parametrize("phi", [FEW["favor+"], FEW["elu+1"]], ids=["favor+", "elu+1"])
+
+
+NO_DECAY: tuple[list[Tensor], dict[str, str]] = ([], {"pair_denominator": "same"})
+
+
+def decays_for(feature_map: FeatureMap, length: int) -> list[tuple[list[Tensor], dict[str, str]]]:
+    """Of heads and of pairs, and how a denominator fades below them."""
+    of_pairs = [some_pair_decay(2, length, feature_map.count(D) // 2)]
+    return [
+        ([some_decay(2, length, resets=True)], {"pair_denominator": "same"}),
+        *((of_pairs, {"pair_denominator": name}) for name in ("same", "head")),
+    ]
 
 
 def by_definition(
@@ -65,6 +78,7 @@ def by_definition(
     denominator: str = "unrotated",
     positions: tuple[Tensor, Tensor] | None = None,
     rope_base: float = 10000.0,
+    pair_denominator: str = "same",
 ) -> Tensor:
     """Eq. 19 and its variations, pair by pair, relative to the largest that a query sees."""
     counted = ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
@@ -76,15 +90,21 @@ def by_definition(
     if rope == "before":
         q, k = turned(q, k)
     (q, q_scale), (k, k_scale) = feature_map.queries(q), feature_map.keys(k)
-    below = q @ k.mT
+    pairs = None
+    if log_decay is not None:
+        log_decay = log_decay.masked_fill(key_padding_mask.view(len(q), 1, -1, *[1] * (log_decay.dim() - 3)), 0)
+        if log_decay.dim() == 4:
+            pairs, log_decay = log_decay, None
+    mean = pairs.clamp(min=-1e4).mean(-1, keepdim=True) if pairs is not None and pair_denominator == "head" else pairs
+    below = faded_products(q, k, mean)
     if rope == "after":
         q, k = turned(q, k)
-    above = q @ k.mT
+    above = faded_products(q, k, pairs)
     exponent = torch.zeros_like(above)
     if q_scale is not None and k_scale is not None:
         exponent = q_scale + k_scale.mT
     if log_decay is not None:
-        exponent = exponent + between(log_decay.masked_fill(key_padding_mask[:, None], 0))
+        exponent = exponent + between(log_decay)
     hidden = key_padding_mask[:, None, None]
     if causal:
         hidden = hidden | torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
@@ -94,6 +114,14 @@ def by_definition(
     factor = (exponent - exponent.detach().amax(-1, keepdim=True).clamp(min=-1e300)).exp()
     total = ((above if denominator == "rotated" else below) * factor).sum(-1, keepdim=True)
     return (above * factor) @ v / total.masked_fill(total == 0, torch.inf)
+
+
+def faded_products(q: Tensor, k: Tensor, log_decay: Tensor | None) -> Tensor:
+    """q_iᵀ k_j, of which each pair of features fades by what lies between."""
+    if log_decay is None:
+        return q @ k.mT
+    q, k = (x.unflatten(-1, (log_decay.shape[-1], -1)).movedim(-2, -3) for x in (q, k))
+    return ((q @ k.mT).movedim(2, -1) * between(log_decay.movedim(-1, 2)).exp().movedim(2, -1)).sum(-1)
 
 
 def between(log_decay: Tensor) -> Tensor:
@@ -109,10 +137,12 @@ def between(log_decay: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["causal", "both ways", "cross"])
 def test_the_reference_is_the_definition(feature_map: FeatureMap, kind: str) -> None:
     queries, keys = (7, 11) if kind == "cross" else (9, 9)
-    qkv, decay = random_qkv(2, HEADS, queries, keys), some_decay(2, 9, resets=True)
-    for rope, denominator, decays in itertools.product(
-        ("after", "before", "none"), ("unrotated", "rotated", "none"), ([], [] if kind == "cross" else [decay])
+    qkv, decays = random_qkv(2, HEADS, queries, keys), [] if kind == "cross" else decays_for(feature_map, 9)
+    for rope, denominator, (decay, below) in itertools.product(
+        ("after", "before", "none"), ("unrotated", "rotated", "none"), [NO_DECAY, *decays]
     ):
+        if below["pair_denominator"] == "head" and denominator != "unrotated":
+            continue
         options: dict[str, Any] = {
             "feature_map": feature_map,
             "rope": rope,
@@ -121,9 +151,9 @@ def test_the_reference_is_the_definition(feature_map: FeatureMap, kind: str) -> 
             "positions": (torch.arange(queries) * 3, torch.stack((torch.arange(keys), 5 + torch.arange(keys) * 2))),
             "rope_base": 50.0,
             "key_padding_mask": some_padding(2, keys),
-        }
-        found = outputs_and_gradients([*qkv, *decays], implementation="reference", **options)
-        assert_near(found, outputs_and_gradients([*qkv, *decays], by_definition, **options))
+        } | below
+        found = outputs_and_gradients([*qkv, *decay], implementation="reference", **options)
+        assert_near(found, outputs_and_gradients([*qkv, *decay], by_definition, **options))
 
 
 @CAUSAL
@@ -134,18 +164,24 @@ def test_every_implementation_gives_the_reference_s_values_and_gradients(
     feature_map: FeatureMap, form: str, length: int, causal: bool
 ) -> None:
     """With and without decays and resets, where keys and values are no numbers at padding."""
-    (q, *kv), decay, mask = random_qkv(2, HEADS, length), some_decay(2, length, resets=True), some_padding(2, length)
+    (q, *kv), mask = random_qkv(2, HEADS, length), some_padding(2, length)
     held = [x.masked_fill(mask[:, None, :, None], torch.nan) for x in kv]
     # Chunks end and stretches begin in a long sequence; the recurrence takes one token like another, and long for it.
     settings = SETTINGS if length == 17 else SETTINGS[:1] if (length, form) == (257, "recurrent") else SETTINGS[::3]
-    for (rope, denominator), decays in itertools.product(settings, ([], [decay])):
+    for (rope, denominator), (decay, below) in itertools.product(
+        settings, [NO_DECAY, *decays_for(feature_map, length)]
+    ):
+        if below["pair_denominator"] == "head" and denominator != "unrotated":
+            continue
+        if decay and decay[0].dim() == 4 and form in ("chunked", "native"):
+            continue
         positions = torch.stack((torch.arange(length) + 1000, torch.arange(length) * 2))
         if denominator == "rotated":
             positions = slow_positions(length).expand(2, -1)
         options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, positions=positions)
-        options["key_padding_mask"] = mask
-        expected = outputs_and_gradients([q, *kv, *decays], implementation="reference", **options)
-        assert_near(outputs_and_gradients([q, *held, *decays], implementation=form, **options), expected)
+        options |= {"key_padding_mask": mask, **below}
+        expected = outputs_and_gradients([q, *kv, *decay], implementation="reference", **options)
+        assert_near(outputs_and_gradients([q, *held, *decay], implementation=form, **options), expected)
 
 
 class OneSided(FavorPlus):
