@@ -64,6 +64,13 @@ def _what_would_do(kind: Any) -> str:
     return ", ".join([NOUNS[plain], *bounds])
 
 
+OF_ATTENTION = (
+    *("rope_base", "rope_fraction", "decay", "local_conv", "short_conv"),
+    *("qk_norm",),
+)
+"""fields of Config that are arguments of an attention and fields of a model's configuration, by the same names"""
+
+
 @dataclass(frozen=True)
 class Config:
     """The resolved settings of a comparison; equal for all its runs. Presets are in presets.py.
@@ -128,6 +135,10 @@ class Config:
     """steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
     """where RoPE rotates after the map; RoFormer eq. 19: unrotated"""
+    rope_base: Annotated[float, Meta(ge=100, le=1e6)] = 10000.0
+    """pair i of the rotated width turns by base^(−2i / width) a position"""
+    rope_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """share of the width that RoPE rotates; after the map, of its features"""
     decay: Literal["none", "fixed", "alibi", "retnet", "gate"] = "none"
     """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets"""
     local_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
@@ -170,6 +181,13 @@ class Config:
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context
+
+    @property
+    def of_attention(self) -> dict[str, Any]:
+        """The settings of ``OF_ATTENTION``, as a model's configuration has them."""
+        words = {"yes": True, "no": False}
+        values = {name: getattr(self, name) for name in OF_ATTENTION}
+        return {name: words.get(value, value) for name, value in values.items()}
 
     @property
     def matrix_std(self) -> float:

@@ -8,13 +8,13 @@ on with settings that differ from the comparison's configuration: `favor+-rope-a
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.config import OF_ATTENTION, Config, read_toml, value_of
 from experiments.config import SETTINGS as KINDS
-from experiments.config import Config, read_toml, value_of
 from experiments.extensions import Registry, choices
 
 _WORDS = read_toml(Path(__file__).with_suffix(".toml"))
@@ -32,11 +32,12 @@ OF_SCORES: list[str] = _WORDS["of_scores"]
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 FORM = "each setting of a variant is @name=value, one behind the other: softmax-rope@dim=64@heads=2"
+OF_ROPE = ("rope_base", "rope_fraction")
 SIZES = ("dim", "heads", "context")
 """settings that make a model of another size, or have it read more; their variants are compared with each other"""
 SETTINGS = (
     *(*SIZES, "learning_rate", "num_features", "redraw_every", "denominator"),
-    *("decay", "local_conv", "short_conv", "qk_norm"),
+    *OF_ATTENTION,
 )
 """what may differ between the variants of a comparison: the batches, their number and the text may not
 
@@ -64,6 +65,43 @@ class Variant:
             return replace(config, **self.settings)
         except ValueError as error:
             raise ValueError(f"--variants: {self.name}: {error}") from None
+
+
+NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
+    (
+        ("num_features", "redraw_every"),
+        lambda v: v.kernel in (*_KERNELS, PEER) and v.kernel not in RANDOM_KERNELS,
+        "{0.kernel} has no random features of this suite's, so {1} says nothing; choose from the kernels "
+        + ", ".join(RANDOM_KERNELS),
+    ),
+    (
+        ("decay",),
+        lambda v: v.position == "alibi",
+        "alibi is a decay itself; leave the setting out, or choose another position",
+    ),
+    (OF_ATTENTION, lambda v: v.kernel == PEER, "{0.kernel} has no {1}; leave it out, or choose another variant"),
+    (
+        ("qk_norm",),
+        lambda v: v.kernel == "delta",
+        "delta has queries and keys of length 1 anyway, so qk_norm says nothing; leave it out",
+    ),
+    (
+        ("denominator",),
+        lambda v: not v.position.endswith("-after"),
+        "the denominator is a question of RoPE after the map; leave it out, or choose a rope-after variant",
+    ),
+    (
+        OF_ROPE,
+        lambda v: v.position in _POSITIONS and not v.position.startswith(("rope-", "selective-", "xpos")),
+        "the position {0.position} does not turn by RoPE's angles, so {1} says nothing; leave it out",
+    ),
+    (
+        ("rope_fraction",),
+        lambda v: v.position in ("xpos", "selective-before", "selective-after"),
+        "{0.position} turns every pair of channels; leave rope_fraction out, or choose a rope variant",
+    ),
+)
+"""settings, the variants of which they would change nothing or cannot be, and what is said then"""
 
 
 def _go_together(kernel: str, position: str) -> bool:
@@ -143,7 +181,8 @@ def get_variant(name: str) -> Variant:
             if setting in settings:
                 raise ValueError(f"{setting} is set twice; set it once")
             settings[setting] = value_of(setting, KINDS[setting], text, is_text=True)
-            _check_says_something(setting, variant)
+            if why := says_nothing(setting, variant):
+                raise ValueError(why)
         except ValueError as error:
             raise ValueError(f"--variants: {name}: {error}") from None
     if not settings:
@@ -203,24 +242,11 @@ def is_variant(name: str) -> bool:
     return True
 
 
-def _check_says_something(setting: str, variant: Variant) -> None:
-    """Raises ValueError for a setting that would change nothing."""
-    is_deterministic = variant.kernel in (*_KERNELS, PEER) and variant.kernel not in RANDOM_KERNELS
-    if setting in ("num_features", "redraw_every") and is_deterministic:
-        raise ValueError(
-            f"{variant.kernel} has no random features of this suite's, so {setting} says nothing; choose from the "
-            f"kernels {', '.join(RANDOM_KERNELS)}"
-        )
-    if setting == "decay" and variant.position == "alibi":
-        raise ValueError("alibi is a decay itself; leave the setting out, or choose another position")
-    if setting in ("decay", "local_conv", "short_conv", "qk_norm") and variant.kernel == PEER:
-        raise ValueError(f"{PEER} has no {setting}; leave it out, or choose another variant")
-    if setting == "qk_norm" and variant.kernel == "delta":
-        raise ValueError("delta has queries and keys of length 1 anyway, so qk_norm says nothing; leave it out")
-    if setting == "denominator" and not variant.position.endswith("-after"):
-        raise ValueError(
-            "the denominator is a question of RoPE after the map; leave it out, or choose a rope-after variant"
-        )
+def says_nothing(setting: str, variant: Variant) -> str | None:
+    """Why a setting would change nothing of a variant, with what would do; None where it says something."""
+    return next(
+        (why.format(variant, setting) for names, holds, why in NOTHING if setting in names and holds(variant)), None
+    )
 
 
 def without_rate(name: str) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from linear_rope.attention.registry import ATTENTIONS, make_attention
 from linear_rope.checks import check_padding_mask, check_weights_are_known
-from linear_rope.model_config import ModelConfig
+from linear_rope.model_config import ADDITIONS, ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.registry import InAttention, find_position
@@ -41,12 +41,8 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
         width = config.dim // config.heads
         sizes = {"dim": config.dim, "heads": config.heads, "head_dim": width, "max_length": config.max_length}
         settings["score_positions"] = encoding(**given(encoding, sizes | {"causal": causal}))
-    if config.decay != "none":
-        settings["decay"] = config.decay
-    if config.rope_scaling is not None:
-        settings["rope_scaling"] = config.rope_scaling
-    additions = {name: getattr(config, name) for name in ("local_conv", "short_conv", "qk_norm")}
-    settings |= {name: value for name, value in additions.items() if value}
+    plain = {name: getattr(ModelConfig, name) for name in ADDITIONS}
+    settings |= {name: getattr(config, name) for name, value in plain.items() if getattr(config, name) != value}
     # A kernel that took no notice of its positions would be another model than was asked for.
     return make_attention(
         config.attention,
@@ -58,19 +54,14 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
             "rope": "none",
             "alibi": False,
             "rope_angles": "fixed",
-            "rope_scaling": None,
-            "decay": "none",
-            "local_conv": 0,
-            "short_conv": 0,
-            "qk_norm": False,
             "feature_map": config.feature_map,
             "num_features": config.num_features,
             "denominator": config.denominator,
-            "rope_base": config.rope_base,
             "dropout": config.dropout,
             "redraw_every": config.redraw_every,
             "seed": config.feature_seed * 1000 + layer,
         }
+        | plain
         | settings,
     )
 

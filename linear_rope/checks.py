@@ -18,6 +18,16 @@ def check_base(name: str, base: float) -> None:
         raise ValueError(f"{name} is {base}; give a positive finite number, such as 10000")
 
 
+def check_fraction(name: str, fraction: float, *, rotates: bool = True) -> None:
+    """Raises ValueError unless ``fraction``, of the width that RoPE rotates, is above 0 and at most 1, and 1 where
+    nothing is rotated.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"{name} is {fraction}; give more than 0, and at most 1, which rotates everything")
+    if fraction != 1 and not rotates:
+        raise ValueError(f"{name} is {fraction}, but RoPE is not used; leave it out, or choose a RoPE")
+
+
 def check_sequences(name: str, x: Tensor, dim: int, dtype: torch.dtype | None) -> None:
     """Raises ValueError unless ``x`` is (batch, length, ``dim``), length 1 or more, of ``dtype`` (None: of any), or
     under autocast.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linear_rope.blocks import Block, Embedding, MakeAttention, Stack, attention_of_layer, check_tokens
 from linear_rope.decoding import beam_search, check_sampling, reordered, sample
-from linear_rope.model_config import ModelConfig
+from linear_rope.model_config import ACROSS, ADDITIONS, ModelConfig
 from linear_rope.positions.registry import has_table
 from linear_rope.positions.segments import positions_within, segments_of
 from linear_rope.positions.tokens import token_positions
@@ -181,7 +181,7 @@ class EncoderDecoder(Stack):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
-        across = replace(config, position="none", rope_scaling=None, decay="none", local_conv=0, short_conv=0)
+        across = replace(config.without(*(set(ADDITIONS) - set(ACROSS))), position="none")
         own = (attention_of_layer(config, config.layers + layer, causal=True) for layer in range(config.layers))
         reading = (
             attention_of_layer(across, 2 * config.layers + layer, causal=False) for layer in range(config.layers)

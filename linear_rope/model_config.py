@@ -1,7 +1,8 @@
 """The shape of a model: what there is of everything, and how positions enter."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.checks import check_choice
@@ -10,6 +11,15 @@ from linear_rope.ops.linear.rotated_features import Denominator
 from linear_rope.positions.decay import DECAYS
 from linear_rope.positions.registry import InAttention, find_position
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+
+ACROSS = ("qk_norm",)
+"""additions to an attention that a cross-attention has too"""
+ADDITIONS = (
+    *("rope_base", "rope_scaling", "rope_fraction", "decay", "local_conv", "short_conv"),
+    *ACROSS,
+)
+"""fields of :class:`ModelConfig` that are arguments of an attention, of the same names and with the same defaults; one
+that is not as by default is an error where the attention takes none"""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class ModelConfig:
     rope_scaling: RopeScaling | None = None
     """other angles for sequences longer than those of training, see linear_rope.positions.rope_scaling; no part of the
     weights"""
+    rope_fraction: float = 1.0
+    """share of the width that RoPE rotates, in (0, 1]"""
     decay: str = "none"
     """how much of the past each head keeps at each token: "none" for all of it, "fixed", "alibi", "retnet" or "gate",
     see linear_rope.positions.decay"""
@@ -95,3 +107,7 @@ class ModelConfig:
             raise ValueError(
                 f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'
             )
+
+    def without(self, *names: str) -> Self:
+        """The same with these fields as by default."""
+        return replace(self, **{name: getattr(ModelConfig, name) for name in names})

@@ -57,7 +57,7 @@ def side(variant: VariantRecord) -> str:
 
 def _setting_in_words(setting: str, value: object) -> str:
     named = LOOKS["sentences"].get(setting, {})
-    return str(named.get(str(value), named.get("any", f"{setting} {value}")))
+    return str(named.get(str(value), named.get("any", f"{setting} {{}}"))).format(value)
 
 
 def listed(parts: Iterable[str]) -> str:

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.variants import PEER, Variant
+from experiments.variants import OF_ROPE, PEER, Variant, says_nothing
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import Block, MakeAttention, attention_of_layer, positions_of
 from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.interop.performer import PerformerPytorchAttention
 from linear_rope.model import CausalLM, EncoderDecoder
-from linear_rope.model_config import ModelConfig
+from linear_rope.model_config import ADDITIONS, ModelConfig
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.tables import PositionTable
 
@@ -89,10 +89,9 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -
         num_features=config.num_features if "num_features" in taken else None,
         position=variant.position,
         denominator=config.denominator,
-        decay=config.decay,
-        local_conv=config.local_conv,
-        short_conv=config.short_conv,
-        qk_norm=config.qk_norm == "yes",
+        **{
+            name: x for name, x in config.of_attention.items() if name not in OF_ROPE or not says_nothing(name, variant)
+        },
         dropout=config.dropout,
         redraw_every=config.redraw_every or None if "redraw_every" in taken else None,
         initial_std=config.matrix_std,
@@ -111,7 +110,7 @@ def mlp_width(config: ModelConfig) -> int | None:
 
     The tables of positions are not counted: they are what such a variant is compared for.
     """
-    plain = replace(config, decay="none", local_conv=0, short_conv=0, qk_norm=False, position="none")
+    plain = replace(config.without(*ADDITIONS), position="none")
     with torch.device("meta"):
         with_additions, without = (attention_of_layer(each, 0, causal=True) for each in (config, plain))
         of_all_blocks = positions_of(config, BlockPositions)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from experiments.config import Config
+from experiments.config import OF_ATTENTION, Config
 from experiments.console import program
 from experiments.errors import why
 from experiments.records.record import read_comparison, run_directory, run_status
@@ -20,7 +20,7 @@ from experiments.variants import Variant, get_variant
 PREFIX = "encoder."
 NOT_OF_THE_MODEL = ("learning_rate", "dropout", "context")
 """settings in which fine-tuning may differ from pre-training; of a context, a table of positions has the shape"""
-AS_PRETRAINED = ("tokenizer", "vocabulary_size", "heads", "denominator", "decay", "local_conv", "short_conv", "qk_norm")
+AS_PRETRAINED = ("tokenizer", "vocabulary_size", "heads", "denominator", *OF_ATTENTION)
 """settings in which it may not, though not each of them shows in the shape of a weight"""
 SCALED = ("sinusoidal", "floater")
 """positions that a model scales by the spread of its initial matrices whenever it reads"""

@@ -86,7 +86,7 @@ class GatedDelta(RoPEAttention):
                 q, k, projected.v, log_decay=projected.log_decay, denominator="none", feature_map=GivenFeatures()
             )
             rope: Rope = "none" if self.rope == "none" else "after"
-            rotation = {"rope": rope, "base": self.rope_base, "scaling": self.rope_scaling, "angles": projected.angles}
+            rotation: dict[str, Any] = {"rope": rope, "turn": self._turn(2), "angles": projected.angles}
             terms = mapped(prepare(call, mask, projected.positions, **rotation))
             rate = projected.rate.to(terms.q.dtype)
             if mask is not None:

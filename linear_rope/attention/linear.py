@@ -1,11 +1,11 @@
 """The linear attention module: projections around :func:`linear_rope.linear_attention`, and decoding."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention, Shared
+from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
@@ -19,9 +19,7 @@ from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
 from linear_rope.ops.linear.state import State, add_key, output_of_state, sum_keys
 from linear_rope.positions.decay import Decay
-from linear_rope.positions.rope_scaling import RopeScaling
-from linear_rope.positions.rotary import Turn, rotation_at
-from linear_rope.positions.selective import SelectiveRotation
+from linear_rope.positions.rotary import rotation_at
 from linear_rope.precision import full_precision
 from linear_rope.states import moved, savable
 from linear_rope.tracing import are_plain, has_tangent, is_watched
@@ -59,6 +57,8 @@ class LinearRoPEAttention(RoPEAttention):
         rope_scaling: other angles for sequences longer than those of training, see
             :mod:`linear_rope.positions.rope_scaling`. It is not in the state dict, so weights can be loaded into a
             module with another one.
+        rope_fraction: share of the width whose pairs, the first ones, are rotated, in (0, 1], see
+            :func:`linear_rope.linear_attention`.
         bias: of the four projections.
         dropout: on the output, in training.
         redraw_every: training-mode forward passes between redraws of the random features; None draws once. The count
@@ -80,31 +80,22 @@ class LinearRoPEAttention(RoPEAttention):
 
     state_type = LinearAttentionState
 
+    @takes_shared
     def __init__(
         self,
         dim: int,
         heads: int,
         *,
-        head_dim: int | None = None,
         feature_map: str | FeatureMap = "favor+",
         num_features: int | None = None,
         rope: Rope = "after",
         denominator: Denominator = "unrotated",
         causal: bool = False,
-        rope_base: float = 10000.0,
-        rope_scaling: RopeScaling | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
         redraw_every: int | None = None,
         seed: int = 0,
         decay: str | Decay = "none",
-        rope_angles: str | SelectiveRotation = "fixed",
-        local_conv: int = 0,
-        short_conv: int = 0,
-        qk_norm: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        shared: Shared = {"head_dim": head_dim, "rope_base": rope_base, "rope_scaling": rope_scaling, "bias": bias}
-        shared |= {"dropout": dropout, "local_conv": local_conv, "short_conv": short_conv}
         super().__init__(dim, heads, causal, decay, rope, ("after", "before", "none"), **shared)
         check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
         self.denominator: Denominator = denominator
@@ -131,8 +122,8 @@ class LinearRoPEAttention(RoPEAttention):
                 f'{name} is {features}, but rope="after" rotates pairs of features; give an even number, such as '
                 f"{features + 1}"
             )
-        self._normalise(qk_norm, self.feature_map.initial_gain)
-        self._rotate_by(rope_angles, features if rope == "after" else self.head_dim)
+        self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
+        self._rotate_by(shared.get("rope_angles", "fixed"), features if rope == "after" else self.head_dim)
 
     def _begin(self) -> None:
         self.feature_map.maybe_redraw()
@@ -156,7 +147,7 @@ class LinearRoPEAttention(RoPEAttention):
             causal=self.causal,
             feature_map=self.feature_map,
         )
-        rotation = {"rope": self.rope, "base": self.rope_base, "scaling": self.rope_scaling, "angles": projected.angles}
+        rotation: dict[str, Any] = {"rope": self.rope, "turn": self._turn(2), "angles": projected.angles}
         return prepare(call, projected.key_padding_mask, projected.positions, **rotation)
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
@@ -199,7 +190,7 @@ class LinearRoPEAttention(RoPEAttention):
             return None
         rotation = None
         if self.rope == "after" and isinstance(positions, Tensor):
-            turn = Turn(self.feature_map.count(self.head_dim), self.rope_base, self.rope_scaling)
+            turn = self._turn(self.feature_map.count(self.head_dim))
             rotation = rotation_at(positions.unsqueeze(1), turn, state.memory.dtype)
         call = Call(
             q,

@@ -20,10 +20,11 @@ from linear_rope.attention.projected import (
     without_padding,
     zero_at_padding,
 )
-from linear_rope.checks import check_base, check_padding_mask, check_sequences
+from linear_rope.checks import check_base, check_fraction, check_padding_mask, check_sequences
 from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.rotary import Turn
 from linear_rope.positions.segments import cut, segments_of
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions
@@ -39,6 +40,7 @@ class Shared(TypedDict, total=False):
     head_dim: int | None
     rope_base: float
     rope_scaling: RopeScaling | None
+    rope_fraction: float
     bias: bool
     dropout: float
     rope_angles: str | SelectiveRotation
@@ -48,7 +50,7 @@ class Shared(TypedDict, total=False):
 
 
 DEFAULTS: dict[str, Any] = {"head_dim": None, "rope_base": 10000.0, "rope_scaling": None, "bias": False, "dropout": 0.0}
-DEFAULTS |= {"rope_angles": "fixed", "local_conv": 0, "short_conv": 0, "qk_norm": False}
+DEFAULTS |= {"rope_fraction": 1.0, "rope_angles": "fixed", "local_conv": 0, "short_conv": 0, "qk_norm": False}
 
 
 def takes_shared(init: Init) -> Init:
@@ -110,6 +112,7 @@ class RoPEAttention(nn.Module):
         self.rope = rope
         self.rope_base = settings["rope_base"]
         self.rope_scaling = settings["rope_scaling"]
+        self.rope_fraction = settings["rope_fraction"]
         width = heads * self.head_dim
         self.query, self.key, self.value = (nn.Linear(dim, width, bias=settings["bias"]) for _ in range(3))
         self.out = nn.Linear(width, dim, bias=settings["bias"])
@@ -128,6 +131,7 @@ class RoPEAttention(nn.Module):
         self.key_norm: HeadNorm | None = None
         check_rope(rope, ropes)
         check_scaling(self.rope_scaling, rotates=rope != "none")
+        check_fraction("rope_fraction", self.rope_fraction, rotates=rope != "none")
         if rope in ("before", "xpos") and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
 
@@ -147,14 +151,19 @@ class RoPEAttention(nn.Module):
             raise ValueError(f'rope_angles is {angles!r}; give "fixed", "selective" or a SelectiveRotation')
         if self.rope == "none":
             raise ValueError(f'rope_angles is {angles!r}, but rope is "none"; give a rope, or rope_angles="fixed"')
-        if self.rope_scaling is not None:
-            raise ValueError(
-                f"rope_scaling is {self.rope_scaling}, but selective angles are not of positions; leave it out"
-            )
+        for name in ("rope_scaling", "rope_fraction"):
+            if getattr(self, name) != DEFAULTS[name]:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, but selective angles are not of positions; leave it out"
+                )
         self.rotation = SelectiveAngles(settings, self.dim, self.heads, width, self.rope_base)
         self.rotation_convolution = ShortConvolution(self.heads * width // 2, 4, causal=self.causal)
         if self.rotation.is_paper:
             nn.init.normal_(self.rotation_convolution.weight, std=INITIAL_STD)
+
+    def _turn(self, width: int) -> Turn:
+        """RoPE's angles of ``width`` channels."""
+        return Turn(width, self.rope_base, self.rope_scaling, self.rope_fraction)
 
     @property
     def dtype(self) -> torch.dtype | None:

@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
-from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
+from linear_rope.attention.multi_head import DEFAULTS, RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.registry import make_score_positions
-from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.rotary import Turn, rotate, rotations
 from linear_rope.positions.scores import ScorePositions
 from linear_rope.positions.tokens import aligned_positions, check_positions, token_positions
@@ -112,13 +111,17 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 f"score_positions is {score_positions!r}, and positions are told by rope={rope!r}, alibi={alibi} too; "
                 'give rope="none" and alibi=False with it'
             )
-        if rope == "xpos" and angles != "fixed":
-            raise ValueError(f'rope_angles is {angles!r}, but xpos is of positions; give rope_angles="fixed"')
         if window is not None and (not isinstance(window, int) or window < 1 or not causal):
             raise ValueError(
                 f"window is {window!r} and causal is {causal}; give a whole number of 1 or more, with causal=True, or "
                 "window=None for all that came before"
             )
+        for name in ("rope_angles", "rope_fraction"):
+            if rope == "xpos" and shared.get(name, DEFAULTS[name]) != DEFAULTS[name]:
+                raise ValueError(
+                    f"{name} is {shared[name]!r}, but xpos turns every pair, by its position; give "
+                    f"{name}={DEFAULTS[name]!r}"
+                )
         self.alibi = alibi
         self.window = window
         self._normalise(shared.get("qk_norm", False))
@@ -134,7 +137,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def _rotate(self, projected: Projected) -> tuple[Tensor, Tensor]:
         q, k = projected.q, projected.k
         check_positions(projected.positions, q, k)
-        return (q, k) if self.rope == "none" else rotated(projected, self.rope_base, self.rope_scaling)
+        return (q, k) if self.rope == "none" else rotated(projected, self._turn(self.head_dim))
 
     def _attend(self, projected: Projected) -> Tensor:
         q, k = self._rotate(projected)
@@ -281,14 +284,14 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}{window}"
 
 
-def rotated(projected: Projected, base: float, scaling: RopeScaling | None) -> tuple[Tensor, Tensor]:
+def rotated(projected: Projected, turn: Turn) -> tuple[Tensor, Tensor]:
     """Queries and keys, turned by their angles or else by their positions; the angles are float32 or float64."""
     q, k = projected.q, projected.k
     dtype = torch.promote_types(q.dtype, torch.float32)
     if projected.angles is not None:
         q_rotation = k_rotation = cosine_and_sine(projected.angles).to(dtype)
     else:
-        turn, magnitude = Turn(q.shape[-1], base, scaling), 1.0 if scaling is None else scaling.magnitude
+        magnitude = 1.0 if turn.scaling is None else turn.scaling.magnitude
         at = projected.positions, projected.key_padding_mask
         q_rotation, k_rotation = rotations(q, k, *at, turn, dtype, magnitude)
     return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)

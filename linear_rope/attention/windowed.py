@@ -96,7 +96,7 @@ class WindowedFavor(RoPEAttention):
         check_positions(projected.positions, projected.q, projected.k)
         q, k = projected.q, projected.k
         if self.rope == "before":
-            q, k = rotated(projected._replace(key_padding_mask=padding), self.rope_base, self.rope_scaling)
+            q, k = rotated(projected._replace(key_padding_mask=padding), self._turn(self.head_dim))
         dtype = torch.promote_types(q.dtype, torch.float32)
         log_decay = projected.log_decay
         if log_decay is not None and padding is not None:

@@ -15,6 +15,7 @@ from linear_rope.ops.linear.prepare import check_angles_alone, check_arguments, 
 from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
 from linear_rope.ops.linear.state import State, output_of_state
 from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.rotary import Turn
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision
 
@@ -33,6 +34,7 @@ def linear_attention(
     positions: Positions | None = None,
     rope_base: float = 10000.0,
     rope_scaling: RopeScaling | None = None,
+    rope_fraction: float = 1.0,
     log_decay: Tensor | None = None,
     angles: Tensor | None = None,
     implementation: str = "auto",
@@ -61,15 +63,14 @@ def linear_attention(
     """
     _check_group(group)
     check_arguments(q, k, v, feature_map, causal, key_padding_mask)
-    check_angles_alone(angles, positions, rope_scaling)
+    turn = Turn(q.shape[-1], rope_base, rope_scaling, rope_fraction)
+    check_angles_alone(angles, positions, turn)
     check_choice("implementation", implementation, ("auto", "chunked", "native"))
     if positions is None and angles is None and rope != "none":
         positions = global_positions(q, k, key_padding_mask, group)
     with full_precision(q.device):
         call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
-        call = prepare(
-            call, key_padding_mask, positions, rope=rope, base=rope_base, scaling=rope_scaling, angles=angles
-        )
+        call = prepare(call, key_padding_mask, positions, rope=rope, turn=turn, angles=angles)
         check_decay_values(call.log_decay)
         if causal:
             return with_state(call, _state_before(call, group), implementation)[0].to(v.dtype)

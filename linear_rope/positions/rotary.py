@@ -5,9 +5,10 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.checks import check_base
+from linear_rope.checks import check_base, check_fraction
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions, align_positions, positions_of_both, token_positions
 from linear_rope.small_calls import cosine_and_sine
@@ -27,23 +28,31 @@ def rope_frequencies(
     base: float = 10000.0,
     device: torch.device | str | None = None,
     scaling: RopeScaling | None = None,
+    fraction: float = 1.0,
 ) -> Tensor:
-    """The angle per position of every rotated pair, θ_i = base^(−2i/width) (section 3.2.2 of the paper).
+    """The angle per position of every pair, θ_i = base^(−2i/width) (section 3.2.2 of the paper).
+
+    With a ``fraction`` (GPT-NeoX: Black et al. 2022, arXiv 2204.06745) the even number nearest to that share of
+    ``width``, at least 2, takes its place, and the pairs behind so many channels have the angle 0.
 
     Returns:
         (width / 2,) float64, radians per position. (float32 on devices without float64.)
 
     Raises:
-        ValueError: ``width`` is not a positive even number, or ``base`` is not a positive finite number.
+        ValueError: ``width`` is not a positive even number, ``base`` not a positive finite one, or ``fraction`` not
+            above 0 and at most 1.
     """
     if width < 2 or width % 2:
         raise ValueError(f"RoPE rotates pairs of channels: width is {width}, give a positive even number")
     check_base("base", base)
+    check_fraction("fraction", fraction)
     # Apple's GPU has no float64.
     dtype = torch.float32 if device is not None and torch.device(device).type == "mps" else torch.float64
-    exponents = torch.arange(0, width, 2, dtype=dtype, device=device) / width
+    rotated = max(2, 2 * round(fraction * width / 2))
+    exponents = torch.arange(0, rotated, 2, dtype=dtype, device=device) / rotated
     frequencies = base**-exponents
-    return frequencies if scaling is None else scaling.scale(frequencies)
+    frequencies = frequencies if scaling is None else scaling.scale(frequencies)
+    return frequencies if rotated == width else F.pad(frequencies, (0, (width - rotated) // 2))
 
 
 class Turn(NamedTuple):
@@ -52,10 +61,12 @@ class Turn(NamedTuple):
     width: int
     base: float = 10000.0
     scaling: RopeScaling | None = None
+    fraction: float = 1.0
 
     def frequencies(self, device: torch.device) -> Tensor:
         """(width / 2,), radians per position."""
-        return rope_frequencies(self.width, base=self.base, device=device, scaling=self.scaling)
+        width, base, scaling, fraction = self
+        return rope_frequencies(width, base=base, device=device, scaling=scaling, fraction=fraction)
 
     def may_keep(self, x: Tensor) -> bool:
         """Whether what is made for ``x`` can serve the next call: it holds numbers, and nobody follows how it is made.
@@ -64,6 +75,10 @@ class Turn(NamedTuple):
         """
         is_known = self.scaling is None or type(self.scaling).__module__ == RopeScaling.__module__
         return is_known and type(x) in (Tensor, nn.Parameter) and not is_watched()
+
+
+ROPE = Turn(2)
+"""as published, for any width that takes the place of this one"""
 
 
 def rope_rotation(positions: Tensor, turn: Turn, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -98,6 +98,29 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     check_parameters_match(counts)
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "value"),
+    [
+        *((f"{kernel}@rope_base=500", "rope_base", 500) for kernel in ("softmax-rope", "elu+1-selective-after")),
+        *((f"{kernel}-rope-after@rope_fraction=0.5", "rope_fraction", 0.5) for kernel in ("elu+1", "delta")),
+        *(
+            (f"{kernel}@rope_fraction=0.5", "rope_fraction", 0.5)
+            for kernel in ("softmax-rope", "favor+window-rope-before")
+        ),
+    ],
+)
+def test_a_setting_reaches_the_attention(name, argument, value):
+    variant = get_variant(name)
+    model = build_model(variant, variant.config(SMOKE), 0, BYTES)
+    assert {getattr(block.attention, argument) for block in model.blocks} == {value}
+
+
+def test_what_a_comparison_says_of_rope_is_nothing_where_there_is_none():
+    config = dataclasses.replace(SMOKE, rope_fraction=0.5, rope_base=500.0)
+    for name in ("softmax-none", "elu+1-selective-after", "softmax-t5"):
+        build_model(VARIANTS[name], config, 0, BYTES)
+
+
 def test_unequal_parameters_are_refused_but_a_position_table_is_not():
     check_parameters_match({"a": (1000, 0), "b": (1500, 500)})
     with pytest.raises(ValueError, match="1 %"):
@@ -148,6 +171,7 @@ def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration(
         ("elu+1+paired-rope-after@dim=64@heads=2", "elu+1-none@dim=64@heads=2"),
         ("favor+-rope-after@redraw_every=5@dim=64", "favor+-rope-after@dim=64"),
         ("softmax-rope@context=64", "softmax-none@context=64"),
+        ("softmax-rope@rope_base=500", "softmax-rope"),
         ("elu+1-rope-after@decay=gate@context=64", "elu+1-rope-after@context=64"),
     ],
 )
@@ -180,6 +204,14 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
         ("performer-pytorch@qk_norm=yes", "performer-pytorch has no qk_norm; leave it out"),
+        ("softmax-none@rope_fraction=0.5", "the position none does not turn by RoPE's angles, so rope_fraction says"),
+        ("elu+1-alibi@rope_base=500", "the position alibi does not turn by RoPE's angles, so rope_base says nothing"),
+        (
+            "elu+1-selective-after@rope_fraction=0.5",
+            "selective-after turns every pair of channels; leave rope_fraction",
+        ),
+        ("softmax-rope@rope_fraction=0", "rope_fraction is '0'; give a number, more than 0, 1 or less"),
+        ("softmax-rope@rope_base=99", "rope_base is '99'; give a number, 100 or more, 1,000,000"),
         ("delta-rope-after@qk_norm=yes", "queries and keys of length 1 anyway, so qk_norm says nothing; leave it out"),
     ],
 )

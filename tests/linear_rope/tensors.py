@@ -13,7 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN, registry
+from linear_rope import (
+    EluPlusOne,
+    FavorPlus,
+    FeatureMap,
+    NTKAware,
+    PositionInterpolation,
+    ReluFeatures,
+    YaRN,
+    apply_rope,
+    registry,
+)
 from linear_rope.features import FEATURE_MAPS, Features, make_feature_map
 from linear_rope.ops.linear import IMPLEMENTATIONS, kernels, linear_attention, operator
 from linear_rope.ops.linear.triton_form import proof
@@ -41,6 +51,12 @@ TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 """relative to the largest value; how they come about is in test_linear_attention.py"""
 
 HEADS, D, M = 2, 4, 6  # those of the feature maps
+
+
+def partly_turned(x: Tensor, positions: Tensor, fraction: float, **options: Any) -> Tensor:
+    """Rotated in the first channels, as many as the even number nearest to the share."""
+    width = max(2, 2 * round(fraction * x.shape[-1] / 2))
+    return torch.cat((apply_rope(x[..., :width], positions, **options), x[..., width:]), dim=-1)
 
 
 class Learned(FeatureMap):

@@ -20,6 +20,7 @@ from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator
 from linear_rope.ops.linear.state import recurrent
 from linear_rope.ops.linear.triton_form import proof
 from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.rotary import Turn
 from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision
@@ -40,6 +41,7 @@ def linear_attention(
     positions: Positions | None = None,
     rope_base: float = 10000.0,
     rope_scaling: RopeScaling | None = None,
+    rope_fraction: float = 1.0,
     log_decay: Tensor | None = None,
     angles: Tensor | None = None,
     pair_denominator: PairDenominator = "same",
@@ -74,6 +76,8 @@ def linear_attention(
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
         rope_scaling: other angles for sequences longer than those of training, see
             :mod:`linear_rope.positions.rope_scaling`.
+        rope_fraction: share of the width whose pairs, the first ones, are rotated, in (0, 1]: the even number nearest
+            to it, at least 2, is the width in θ_i.
         log_decay: (B, H, N) ln a_t ≤ 0, with as many keys as queries; 0 keeps everything, −∞, as all from −1e4 on,
             forgets what came before token t. It counts as 0 at padding. Its values are checked on a CPU, where nothing
             traces the call: a GPU would have to be waited for. Or (B, H, N, M / 2), ln a_{t,p} of each pair of
@@ -81,7 +85,7 @@ def linear_attention(
         pair_denominator: with decays of pairs, whether an unrotated denominator fades by the "same", or by one a
             "head", exp of the mean of ln a_{t,p} over the pairs.
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
-            the last two may be 1. Needs K = N, and neither positions nor rope_scaling.
+            the last two may be 1. Needs K = N, and no positions, rope_scaling and rope_fraction.
         segment_ids: (B, N) integers, equal within a segment: sequences that are packed one behind the other. No query
             sees a key of another one, and positions that are not given begin anew in each. Needs K = N.
         cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, where the last one ends.
@@ -107,7 +111,8 @@ def linear_attention(
     check_arguments(q, k, v, feature_map, causal, key_padding_mask)
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
-    check_angles_alone(angles, positions, rope_scaling)
+    turn = Turn(q.shape[-1], rope_base, rope_scaling, rope_fraction)
+    check_angles_alone(angles, positions, turn)
     if (segment_ids is not None or cu_seqlens is not None) and q.shape[2] != k.shape[2]:
         raise ValueError(
             f"segments were given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are in none together"
@@ -127,8 +132,7 @@ def linear_attention(
             key_padding_mask,
             positions,
             rope=rope,
-            base=rope_base,
-            scaling=rope_scaling,
+            turn=turn,
             angles=angles,
             pair_denominator=pair_denominator,
         )

@@ -4,13 +4,13 @@ import math
 
 from torch import Tensor
 
-from linear_rope.checks import check_base, check_choice, check_padding_mask
+from linear_rope.checks import check_base, check_choice, check_fraction, check_padding_mask
 from linear_rope.features.base import FeatureMap
 from linear_rope.ops.decay import split, with_resets
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.rotated_features import PairDenominator, Rope
-from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import Turn, rotations
+from linear_rope.positions.rope_scaling import check_scaling
+from linear_rope.positions.rotary import ROPE, Turn, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.small_calls import cosine_and_sine
@@ -23,22 +23,22 @@ def prepare(
     positions: Positions | None = None,
     *,
     rope: Rope = "after",
-    base: float = 10000.0,
-    scaling: RopeScaling | None = None,
+    turn: Turn = ROPE,
     angles: Tensor | None = None,
     pair_denominator: PairDenominator = "same",
 ) -> Call:
     """What is to be mapped and summed, from the tensors, denominator and feature map of a user's call.
 
     Keys and values are zero at padding, and decays are as :func:`linear_rope.ops.decay.with_resets` has them. The
-    other arguments are those of :func:`linear_rope.linear_attention`.
+    other arguments are those of :func:`linear_rope.linear_attention`; ``turn`` is given its width here.
     """
     q, k, v, feature_map, log_decay = call.q, call.k, call.v, call.feature_map, call.log_decay
     assert feature_map is not None
     check_rope(rope, ("after", "before", "none"))
     check_choice("denominator", call.denominator, ("unrotated", "rotated", "none"))
-    check_base("rope_base", base)
-    check_scaling(scaling, rotates=rope != "none")
+    check_base("rope_base", turn.base)
+    check_scaling(turn.scaling, rotates=rope != "none")
+    check_fraction("rope_fraction", turn.fraction, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
     q_rotation = k_rotation = padding = None
@@ -55,9 +55,9 @@ def prepare(
             q_rotation = k_rotation = _given_rotation(angles, call, width)
         else:
             magnitude = 1.0
-            if rope == "before" and scaling is not None:  # queries and keys have one each
-                magnitude = math.sqrt(feature_map.score_scale(scaling.magnitude**2))
-            at, turn = (positions, key_padding_mask), Turn(width, base, scaling)
+            if rope == "before" and turn.scaling is not None:  # queries and keys have one each
+                magnitude = math.sqrt(feature_map.score_scale(turn.scaling.magnitude**2))
+            at, turn = (positions, key_padding_mask), turn._replace(width=width)
             q_rotation, k_rotation = rotations(q, k, *at, turn, call.dtype, magnitude)
     check_decay(log_decay, q, k, feature_map)
     check_pair_denominator(pair_denominator, call.denominator, log_decay)
@@ -142,9 +142,10 @@ def check_arguments(
         raise ValueError(f"feature_map is {feature_map!r}; give a FeatureMap, such as FavorPlus({q.shape[-1]}, seed=0)")
 
 
-def check_angles_alone(angles: Tensor | None, positions: Positions | None, rope_scaling: RopeScaling | None) -> None:
+def check_angles_alone(angles: Tensor | None, positions: Positions | None, turn: Turn) -> None:
     """Raises ValueError where angles are given and what they take the place of is too."""
-    for name, x in (("positions", positions), ("rope_scaling", rope_scaling)):
+    fraction = None if turn.fraction == 1 else turn.fraction
+    for name, x in (("positions", positions), ("rope_scaling", turn.scaling), ("rope_fraction", fraction)):
         if angles is not None and x is not None:
             raise ValueError(f"{name} was given beside angles, which take its place; leave one of them out")
 

@@ -35,7 +35,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"rope": "none"},
         {"rope": "none", "alibi": True},
         {"rope": "xpos"},
-        {"rope_scaling": SCALINGS["yarn"]},
+        {"rope_scaling": SCALINGS["yarn"], "rope_fraction": 0.5},
         {"decay": "fixed"},
         {"rope_angles": "selective"},
         {"local_conv": 4},
@@ -50,7 +50,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "favor+": [
         *({"feature_map": name, "num_features": None} for name in FEATURE_MAPS),
         {"rope": "before", "rope_scaling": SCALINGS["yarn"]},
-        {"rope_scaling": SCALINGS["ntk"]},
+        {"rope_scaling": SCALINGS["ntk"], "rope_fraction": 0.6},
         {"rope": "none", "qk_norm": True},
         {"denominator": "none"},
         {"decay": "gate"},
@@ -62,7 +62,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         ALL_NORMED,
     ],
     "elu+1": [
-        {"rope": "before"},
+        {"rope": "before", "rope_fraction": 0.5},
         {"denominator": "rotated"},
         {"decay": "alibi"},
         {"decay": "retnet", "local_conv": 4},
@@ -73,8 +73,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "taylor": [{"rope": "none"}, {"rope": "before"}, ALL_NORMED],
     # Without a map the gains of a norm cancel in that of the heads' outputs, and their gradients are rounding.
     "retention": [{}, {"rope": "none", "decay": "none"}, {"activation": "silu", "rope": "before"}, ALL],
-    "delta": [{}, {"rope": "none", "decay": "none"}, ALL],
-    "favor+window": [{}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
+    "delta": [{"rope_fraction": 0.5}, {"rope": "none", "decay": "none"}, ALL],
+    "favor+window": [{"rope_fraction": 0.5}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
 }
 SETTINGS["retention"].append(ALL_NORMED | {"activation": "silu"})
 

@@ -24,7 +24,16 @@ from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.selective import SelectiveAngles
 from tests.linear_rope.attention.modules import ALL, DIM, PAPER, SELECTIVE, made
 from tests.linear_rope.ops.linear.test_linear_attention import between
-from tests.linear_rope.tensors import HEADS, SCALINGS, D, assert_identical, assert_near, random, some_padding
+from tests.linear_rope.tensors import (
+    HEADS,
+    SCALINGS,
+    D,
+    assert_identical,
+    assert_near,
+    partly_turned,
+    random,
+    some_padding,
+)
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False])
 
@@ -59,7 +68,8 @@ def by_hand(
     q, k = normed(q, module.query_norm), normed(k, module.key_norm)
 
     def turned(y: Tensor) -> Tensor:
-        return apply_rope(y, counted if at is None else at, base=module.rope_base, scaling=module.rope_scaling)
+        options = {"base": module.rope_base, "scaling": module.rope_scaling}
+        return partly_turned(y, counted if at is None else at, module.rope_fraction, **options)
 
     if module.rope == "before":
         q, k = turned(q), turned(k)
@@ -97,6 +107,8 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
     *(("softmax", {"rope": rope, "qk_norm": True, "decay": "alibi"}) for rope in ("before", "none")),
     ("softmax", {"rope_scaling": SCALINGS["yarn"], "bias": True}),
     *(("softmax", {"window": window, "decay": "retnet"}) for window in (1, 7, 40)),
+    ("softmax", {"rope_scaling": SCALINGS["yarn"], "rope_fraction": 0.5}),
+    *(("favor+", {"rope": rope, "rope_fraction": 0.6}) for rope in ("after", "before")),
     *(("favor+", {"rope": rope, "qk_norm": True}) for rope in ("after", "before", "none")),
     ("favor+", {"rope": "before", "denominator": "none", "head_dim": 6, "num_features": 10, "seed": 5, "bias": True}),
     *(("elu+1", {"rope": rope, "qk_norm": True, "decay": "retnet"}) for rope in ("after", "before", "none")),

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
 from linear_rope.features import Features, GivenFeatures, Hedgehog, Taylor
 from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import (
@@ -37,6 +37,7 @@ from tests.linear_rope.tensors import (
     assert_refused,
     attended,
     outputs_and_gradients,
+    partly_turned,
     random,
     random_qkv,
     slow_positions,
@@ -79,13 +80,14 @@ def by_definition(
     positions: tuple[Tensor, Tensor] | None = None,
     rope_base: float = 10000.0,
     pair_denominator: str = "same",
+    rope_fraction: float = 1.0,
 ) -> Tensor:
     """Eq. 19 and its variations, pair by pair, relative to the largest that a query sees."""
     counted = ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
     of_q, of_k = positions or (counted, counted)
 
     def turned(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return apply_rope(q, of_q, base=rope_base), apply_rope(k, of_k, base=rope_base)
+        return tuple(partly_turned(x, at, rope_fraction, base=rope_base) for x, at in ((q, of_q), (k, of_k)))
 
     if rope == "before":
         q, k = turned(q, k)
@@ -150,6 +152,7 @@ def test_the_reference_is_the_definition(feature_map: FeatureMap, kind: str) -> 
             "causal": kind == "causal",
             "positions": (torch.arange(queries) * 3, torch.stack((torch.arange(keys), 5 + torch.arange(keys) * 2))),
             "rope_base": 50.0,
+            "rope_fraction": 1.0 if rope == "none" else 0.6,
             "key_padding_mask": some_padding(2, keys),
         } | below
         found = outputs_and_gradients([*qkv, *decay], implementation="reference", **options)
