@@ -67,14 +67,14 @@ def make_console() -> Console:
 
 def print_pairs(console: Console, pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     """Two columns under a title: a name, and text that wraps beside it."""
-    if title:
-        console.print(title, style="bold underline")
     rows = [(_escaped(name), _escaped(text)) for name, text in pairs]
     wide = max((len(name) for name, _ in rows), default=0) + 4
-    for name, text in rows:  # rich's tables take half of the time of `list`
-        lines = textwrap.wrap(text, max(20, console.width - wide), break_on_hyphens=False)
-        beside = f"\n{' ' * wide}".join(lines)
-        console.print(Text.assemble((f"  {name}".ljust(wide), "bold"), beside), soft_wrap=True)
+    width = max(20, console.width - wide)
+    shown = [Text(_escaped(title), "bold underline")] if title else []
+    for name, text in rows:  # rich's tables, or a call for each row, take half of the time of `list`
+        beside = f"\n{' ' * wide}".join(textwrap.wrap(text, width, break_on_hyphens=False))
+        shown.append(Text.assemble((f"  {name}".ljust(wide), "bold"), beside))
+    console.print(Text("\n").join(shown), soft_wrap=True)
 
 
 def printable(message: str) -> str:
@@ -85,6 +85,8 @@ def printable(message: str) -> str:
 
 
 def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -107,8 +107,14 @@ class Registry(MutableMapping[str, T], Generic[T]):
 
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Those of installed packages by name, in its order; read once for each ``sys.path``: that takes a while."""
-    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+    """Those of installed packages by name, in its order."""
+    return {point.name: point for point in sorted(_installed(path).select(group=group), key=lambda point: point.name)}
+
+
+@lru_cache
+def _installed(path: tuple[str, ...]) -> Any:
+    """The entry points of all groups: to read them takes a while."""
+    return entry_points()
 
 
 def taken(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +126,7 @@ def taken(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, An
 def forget_packages() -> None:
     """Read the entry points again at the next question, as after a change of ``sys.path``'s packages."""
     _entry_points.cache_clear()
+    _installed.cache_clear()
 
 
 def choices(name: str, names: list[str], form: Callable[[str], str] = str) -> str:
