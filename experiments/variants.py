@@ -33,8 +33,10 @@ PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 FORM = "each setting of a variant is @name=value, one behind the other: softmax-rope@dim=64@heads=2"
 OF_ROPE = ("rope_base", "rope_fraction")
-SIZES = ("dim", "heads", "context")
+SIZES = ("layers", "dim", "heads", "context")
 """settings that make a model of another size, or have it read more; their variants are compared with each other"""
+OF_MODEL = (*SIZES, "learning_rate")
+"""settings of all layers alike"""
 SETTINGS = (
     *(*SIZES, "learning_rate", "num_features", "redraw_every", "denominator"),
     *OF_ATTENTION,
@@ -58,13 +60,21 @@ class Variant:
     description: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     """values of Config that differ from the comparison's"""
+    pattern: tuple[str, ...] = ()
+    """of a hybrid the variant of each layer, over and over; else all layers are as this one"""
 
     def config(self, config: Config) -> Config:
         """The configuration that this variant is trained with in a comparison. Raises ValueError if they do not fit."""
         try:
-            return replace(config, **self.settings)
+            own = replace(config, **self.settings)
         except ValueError as error:
             raise ValueError(f"--variants: {self.name}: {error}") from None
+        if self.pattern and own.layers % (count := len(self.pattern)):
+            raise ValueError(
+                f"--variants: {self.name} is a pattern of {count} layers, and layers is {own.layers}; give --layers "
+                f"{count} or a multiple of it, or @layers={count} behind the name"
+            )
+        return own
 
 
 NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
@@ -123,6 +133,13 @@ def _built_in() -> Iterator[Variant]:
                 baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
                 yield Variant(name, kernel, position, baseline, f"{kernel_text} {others.get(name, position_text)}")
     yield Variant(PEER, PEER, "rope-before", PEER, others[PEER])
+    for name, row in _WORDS["hybrids"].items():
+        kernel, position = re.fullmatch("(hybrid-[^-]*)-?(.*)", name).groups()  # type: ignore[union-attr]
+        baseline = f"{kernel}-none" if position else name
+        said = " and ".join(f"{count} of {layer}" for layer, count in row["layers"].items())
+        text = f"A hybrid, whose layers are {said} by turns. {row['text']}".strip()
+        pattern = (layer for layer, count in row["layers"].items() for _ in range(count))
+        yield Variant(name, kernel, position or "rope", baseline, text, pattern=tuple(pattern))
 
 
 VARIANTS: Registry[Variant] = Registry(
@@ -181,8 +198,11 @@ def get_variant(name: str) -> Variant:
             if setting in settings:
                 raise ValueError(f"{setting} is set twice; set it once")
             settings[setting] = value_of(setting, KINDS[setting], text, is_text=True)
-            if why := says_nothing(setting, variant):
-                raise ValueError(why)
+            if not variant.pattern:
+                if why := says_nothing(setting, variant):
+                    raise ValueError(why)
+            elif setting not in OF_MODEL:
+                variant = replace(variant, pattern=_with_setting(variant.pattern, setting, part))
         except ValueError as error:
             raise ValueError(f"--variants: {name}: {error}") from None
     if not settings:
@@ -197,6 +217,20 @@ def get_variant(name: str) -> Variant:
         description=f"{variant.description} Here with {described}.",
         settings=settings,
     )
+
+
+def _with_setting(pattern: Iterable[str], setting: str, part: str) -> tuple[str, ...]:
+    """A pattern with one more setting: of the layers that have it already, or else of all that take it.
+
+    Raises ValueError if none does.
+    """
+    if any(f"@{setting}=" in layer for layer in pattern):
+        layers = [re.sub(f"@{setting}=[^@]*", f"@{part}", layer) for layer in pattern]
+        return tuple(get_variant(layer).name for layer in layers)
+    layers = [f"{layer}@{part}" if is_variant(f"{layer}@{part}") else layer for layer in pattern]
+    if layers == [*pattern]:
+        get_variant(f"{layers[0]}@{part}")  # says why not
+    return tuple(layers)
 
 
 def _without_settings(name: str) -> Variant:

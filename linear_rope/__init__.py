@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from linear_rope.attention import LinearRoPEAttention, SoftmaxRoPEAttention
     from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
     from linear_rope.model import CausalLM, Encoder, EncoderDecoder
-    from linear_rope.model_config import ModelConfig
+    from linear_rope.model_config import AttentionSettings, ModelConfig
     from linear_rope.ops.linear import kernels, linear_attention
     from linear_rope.positions import (
         Decay,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AttentionSettings",
     "CausalLM",
     "Decay",
     "EluPlusOne",
@@ -55,7 +56,7 @@ _PLACES = {
     **dict.fromkeys(("EluPlusOne", "FavorPlus", "FeatureMap", "ReluFeatures"), "features"),
     **dict.fromkeys(("kernels", "linear_attention"), "ops.linear"),
     **dict.fromkeys(("CausalLM", "Encoder", "EncoderDecoder"), "model"),
-    "ModelConfig": "model_config",
+    **dict.fromkeys(("AttentionSettings", "ModelConfig"), "model_config"),
 }
 
 

@@ -26,7 +26,11 @@ MakeAttention = Callable[[int], nn.Module]
 
 
 def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
-    """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
+    """The attention of one layer; of the further ones of an encoder with a decoder those of each begin anew.
+
+    Random features differ from layer to layer and depend on nothing else.
+    """
+    config = config.of_layer(layer % config.layers)
     encoding, taken = find_position(config.position), signature(ATTENTIONS[config.attention]).parameters
     settings: dict[str, Any] = {}
     if isinstance(encoding, InAttention):
@@ -135,7 +139,7 @@ def _check_has(attention: Any, methods: tuple[str, str], what: str) -> None:
 
 def positions_of(config: ModelConfig, kind: type[nn.Module]) -> Any:
     """The module of the position encoding if it is one of this kind, or None."""
-    encoding = find_position(config.position)
+    encoding = find_position(config.of_layer(0).position)  # all layers have one
     if isinstance(encoding, InAttention) or not issubclass(encoding, kind):
         return None
     names = ("vocab_size", "dim", "layers", "max_length", "initial_std")

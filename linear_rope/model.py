@@ -3,7 +3,6 @@
 Axis names: B batch, N length, dim model width.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,7 +67,8 @@ class _OneSequence(Stack):
 
 def check_table(config: ModelConfig, what: str, tokens: int, more: int = 0) -> None:
     """Raises ValueError if ``tokens`` and ``more`` of them are beyond a learned position table."""
-    if has_table(config.position) and tokens + more > config.max_length:
+    encodings = {config.of_layer(layer).position for layer in range(config.layers)}
+    if any(map(has_table, encodings)) and tokens + more > config.max_length:
         raise ValueError(
             f"{what} {tokens}, but the learned position table ends at {config.max_length}; give a smaller length, "
             "or make the model with a larger max_length"
@@ -181,7 +181,7 @@ class EncoderDecoder(Stack):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
-        across = replace(config.without(*(set(ADDITIONS) - set(ACROSS))), position="none")
+        across = config.without(*(set(ADDITIONS) - set(ACROSS)))
         own = (attention_of_layer(config, config.layers + layer, causal=True) for layer in range(config.layers))
         reading = (
             attention_of_layer(across, 2 * config.layers + layer, causal=False) for layer in range(config.layers)

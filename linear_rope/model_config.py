@@ -9,7 +9,7 @@ from linear_rope.checks import check_choice
 from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.ops.linear.rotated_features import Denominator
 from linear_rope.positions.decay import DECAYS
-from linear_rope.positions.registry import InAttention, find_position
+from linear_rope.positions.registry import is_outside_attention, sets
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 
 ACROSS = ("qk_norm",)
@@ -20,6 +20,25 @@ ADDITIONS = (
 )
 """fields of :class:`ModelConfig` that are arguments of an attention, of the same names and with the same defaults; one
 that is not as by default is an error where the attention takes none"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSettings:
+    """The attention of one layer of a :class:`ModelConfig`, whose fields these are; None is as the model has it."""
+
+    attention: str | None = None
+    feature_map: str | None = None
+    num_features: int | None = None
+    heads: int | None = None
+    position: str | None = None
+    denominator: Denominator | None = None
+    rope_base: float | None = None
+    rope_fraction: float | None = None
+    decay: str | None = None
+    local_conv: int | None = None
+    short_conv: int | None = None
+    qk_norm: bool | None = None
+    redraw_every: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +103,10 @@ class ModelConfig:
     """of the random features; every layer draws its own"""
     initial_std: float = 0.02
     """standard deviation of the initial matrices; GPT-2's by default"""
+    pattern: tuple[AttentionSettings, ...] = ()
+    """what the attention of layer l has otherwise than the model, pattern[l % len(pattern)]: a hybrid, as of linear and
+    softmax attention by turns (MiniMax-01, arXiv 2501.08313). What positions add to embeddings, or to every block's
+    input, is one for all layers"""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):
@@ -94,20 +117,47 @@ class ModelConfig:
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         ATTENTIONS[self.attention], FEATURE_MAPS[self.feature_map]  # or they raise ValueError
-        encoding = find_position(self.position)
-        in_attention = encoding if isinstance(encoding, InAttention) else InAttention({})
-        check_scaling(self.rope_scaling, rotates=in_attention.sets("rope"))
+        if self.pattern:
+            self._check_pattern()
+            return
+        check_scaling(self.rope_scaling, rotates=sets(self.position, "rope"))
         if self.attention == "softmax" and self.position.endswith("-after"):
             kind = self.position.removesuffix("-after")
             raise ValueError(
                 f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
             )
         check_choice("decay", self.decay, ("none", *DECAYS))
-        if in_attention.sets("decay") and self.decay != "none":
+        if sets(self.position, "decay") and self.decay != "none":
             raise ValueError(
                 f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'
             )
 
     def without(self, *names: str) -> Self:
-        """The same with these fields as by default."""
-        return replace(self, **{name: getattr(ModelConfig, name) for name in names})
+        """The same without positions, and with these fields as by default, in every layer."""
+        settings = {name: getattr(ModelConfig, name) for name in names} | {"position": "none"}
+        own = {name: None for name in settings if hasattr(AttentionSettings, name)}
+        return replace(self, **settings, pattern=tuple(replace(each, **own) for each in self.pattern))
+
+    def _check_pattern(self) -> None:
+        if not all(isinstance(each, AttentionSettings) for each in self.pattern):
+            raise ValueError(f"pattern is {self.pattern!r}; give a tuple of AttentionSettings")
+        # Each is checked as a model of its own.
+        positions = {each.position for each in map(self.of_layer, range(len(self.pattern)))}
+        check_scaling(self.rope_scaling, rotates=any(sets(each, "rope") for each in positions))
+        outside = {each if is_outside_attention(each) else "none" for each in positions}
+        if len(outside) > 1:
+            raise ValueError(
+                f"pattern has the positions {', '.join(sorted(positions))}, but what is added to embeddings or to "
+                "every block's input is one for all layers; give one of them to all, or positions of the attention, "
+                'such as "rope-before" and "none"'
+            )
+
+    def of_layer(self, layer: int) -> Self:
+        """The model whose every layer has the attention that this one has in ``layer``."""
+        if not self.pattern:
+            return self
+        own = self.pattern[layer % len(self.pattern)]
+        settings = {name: value for name, value in vars(own).items() if value is not None}
+        if not sets(settings.get("position", self.position), "rope"):
+            settings["rope_scaling"] = None
+        return replace(self, pattern=(), **settings)

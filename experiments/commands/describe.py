@@ -54,7 +54,9 @@ def describe(plan: Plan, objective: Objective, device: torch.device) -> Comparis
 def _variant_record(variant: Variant, config: Config, objective: Objective) -> VariantRecord:
     with torch.device("meta"):
         total, tables = count_parameters(build_model(variant, config, 0, objective.of(variant.settings)))
-    record = VariantRecord(**vars(variant), parameters=total, position_parameters=tables)
+    record = VariantRecord(
+        **vars(variant) | {"pattern": [*variant.pattern]}, parameters=total, position_parameters=tables
+    )
     if variant.position in ("rope-after", "selective-after"):
         record.description += f" The denominator is {config.denominator}."
     return record

@@ -94,14 +94,16 @@ def estimated_seconds(
 
 
 def _estimated_seconds(variant: Variant, config: Config, objective: Objective, device: torch.device) -> float:
-    """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included.
+    """Seconds of a run, evaluation included, from a few steps on about a thousand tokens of a model of one layer, or
+    one pattern of them.
 
     On a GPU, where those would tell of launches alone, from whole steps (not compiled, so of a slower run).
     """
     torch.set_num_threads(config.threads)
     trial, sequences = _trial_step(variant, config, objective, device)
     times = timeit.repeat(trial, repeat=3, number=1)
-    per_sequence = statistics.mean(times[1:]) * (1 if device.type == "cuda" else config.layers) / sequences
+    times_as_many = 1 if device.type == "cuda" else config.layers / max(1, len(variant.pattern))
+    per_sequence = statistics.mean(times[1:]) * times_as_many / sequences
     if device.type == "cuda":
         del trial
         torch.cuda.empty_cache()  # the runs are other processes
@@ -115,11 +117,11 @@ def _estimated_seconds(variant: Variant, config: Config, objective: Objective, d
 def _trial_step(
     variant: Variant, config: Config, objective: Objective, device: torch.device
 ) -> tuple[Callable[[], object], int]:
-    """A training step of a one-layer model, on a GPU of the whole one on a whole batch, and the sequences it takes."""
+    """A training step of one layer or pattern, on a GPU of the whole model and batch, and the sequences it takes."""
     is_whole = device.type == "cuda"
     sequences = config.batch_size if is_whole else max(1, min(config.batch_size, 1024 // config.context))
     # A learning rate of almost nothing: the steps are a trial, and must not diverge.
-    layers = config.layers if is_whole else 1
+    layers = config.layers if is_whole else max(1, len(variant.pattern))
     small = dataclasses.replace(config, layers=layers, batch_size=sequences, learning_rate=1e-12, compile="no")
     model = build_model(variant, small, 0, objective).to(device)
     steps = Steps(model, make_optimizer(model, small), objective, small)

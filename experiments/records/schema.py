@@ -58,6 +58,8 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
     position_parameters: Natural
     settings: dict[str, Any] = {}
     """values of the configuration in which the variant differs from the comparison's"""
+    pattern: list[str] = []
+    """of a hybrid the variant of each layer, over and over"""
     not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
     """why its learning rate, searched with others, may not be its best: it is the last one that was tried, or at every
     rate the loss diverged; of a fixed grid this is not recorded"""

@@ -1,7 +1,7 @@
 """From a variant and a configuration to a model."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
@@ -11,15 +11,14 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.variants import OF_ROPE, PEER, Variant, says_nothing
+from experiments.variants import OF_MODEL, OF_ROPE, PEER, Variant, get_variant, says_nothing
 from linear_rope.attention.registry import ATTENTIONS
-from linear_rope.blocks import Block, MakeAttention, attention_of_layer, positions_of
+from linear_rope.blocks import Block, MakeAttention, attention_of_layer
 from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.interop.performer import PerformerPytorchAttention
 from linear_rope.model import CausalLM, EncoderDecoder
-from linear_rope.model_config import ADDITIONS, ModelConfig
-from linear_rope.positions.blocks import BlockPositions
+from linear_rope.model_config import ADDITIONS, AttentionSettings, ModelConfig
 from linear_rope.positions.tables import PositionTable
 
 Kind = Literal["next", "masked", "labels", "translation"]
@@ -75,50 +74,64 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -
         ValueError: a setting that the variant cannot take.
     """
     attention = _peer_attention(config, seed) if variant.kernel == PEER else None
-    is_map = variant.kernel in FEATURE_MAPS
-    known: Mapping[str, Any] = FEATURE_MAPS if is_map else ATTENTIONS
-    taken = {} if attention else signature(known[variant.kernel]).parameters
     model_config = ModelConfig(
         vocab_size=objective.vocabulary,
         dim=config.dim,
         layers=config.layers,
-        heads=config.heads,
         max_length=objective.length,
-        attention="linear" if is_map or attention else variant.kernel,
-        feature_map=variant.kernel if is_map else "favor+",
-        num_features=config.num_features if "num_features" in taken else None,
-        position=variant.position,
-        denominator=config.denominator,
-        **{
-            name: x for name, x in config.of_attention.items() if name not in OF_ROPE or not says_nothing(name, variant)
-        },
         dropout=config.dropout,
-        redraw_every=config.redraw_every or None if "redraw_every" in taken else None,
         initial_std=config.matrix_std,
         seed=seed,
         feature_seed=seed,
+        pattern=tuple(AttentionSettings(**settings) for settings in _layers(variant, config)),
+        **({"heads": config.heads} if variant.pattern else _attention(variant, config)),
     )
     if attention is None:
-        model_config = replace(model_config, mlp_width=mlp_width(model_config))
+        model_config = replace(model_config, mlp_width=mlp_width(model_config, objective.kind, objective.outputs))
     model = objective.model(model_config, attention)
     return model.double() if config.precision == "float64" else model
 
 
-@cache
-def mlp_width(config: ModelConfig) -> int | None:
-    """A narrower MLP where decay, positions, convolutions and norms add over 1 % to a block's parameters, by as many.
+def _attention(variant: Variant, config: Config) -> dict[str, Any]:
+    """What a model's configuration says of its attention."""
+    is_map = variant.kernel in FEATURE_MAPS
+    is_ours = is_map or variant.kernel in ATTENTIONS
+    known: Mapping[str, Any] = FEATURE_MAPS if is_map else ATTENTIONS
+    taken = signature(known[variant.kernel]).parameters if is_ours else {}
+    settings = config.of_attention.items()
+    return {
+        **{name: x for name, x in settings if name not in OF_ROPE or not says_nothing(name, variant)},
+        "heads": config.heads,
+        "attention": variant.kernel if is_ours and not is_map else "linear",
+        "feature_map": variant.kernel if is_map else "favor+",
+        "num_features": config.num_features if "num_features" in taken else None,
+        "position": variant.position,
+        "denominator": config.denominator,
+        "redraw_every": config.redraw_every or None if "redraw_every" in taken else None,
+    }
 
-    The tables of positions are not counted: they are what such a variant is compared for.
+
+def _layers(variant: Variant, config: Config) -> Iterator[dict[str, Any]]:
+    """The same of each layer of a hybrid's pattern, whose own settings are in the names of its layers."""
+    without = {name: getattr(Config, name) for name in variant.settings if name not in OF_MODEL}
+    for layer in map(get_variant, variant.pattern):
+        yield _attention(layer, layer.config(replace(config, **without)))
+
+
+@cache
+def mlp_width(config: ModelConfig, kind: Kind = "next", outputs: int = 0) -> int | None:
+    """An MLP that gives and takes what settings change by over 1 % of a block's parameters, in the mean over blocks.
+
+    They are compared with those of the same attentions without settings and positions. The tables of positions are not
+    counted: they are what such a variant is compared for.
     """
-    plain = replace(config.without(*ADDITIONS), position="none")
+    plain = config.without(*ADDITIONS)
+    shape = Shape(config.vocab_size, config.max_length, kind, outputs)
     with torch.device("meta"):
-        with_additions, without = (attention_of_layer(each, 0, causal=True) for each in (config, plain))
-        of_all_blocks = positions_of(config, BlockPositions)
-        block = _size(Block(plain, without))
-    added = _size(with_additions) - _size(without)
-    if of_all_blocks is not None:
-        added += _size(of_all_blocks) // config.layers
-    return config.mlp_ratio * config.dim - round(added / (2 * config.dim + 1)) if added > 0.01 * block else None
+        model, without = shape.model(config, None), shape.model(plain, None)
+        block = _size(Block(plain, attention_of_layer(plain, 0, causal=True)))
+    added = (_size(model) - _size(without)) // sum(isinstance(each, Block) for each in model.modules())
+    return config.mlp_ratio * config.dim - round(added / (2 * config.dim + 1)) if abs(added) > 0.01 * block else None
 
 
 def _size(module: nn.Module) -> int:

@@ -37,10 +37,6 @@ class InAttention:
         """The settings for an attention that takes the arguments named ``taken``."""
         return next((each for each in self.settings if each.keys() <= taken.keys()), self.settings[0])
 
-    def sets(self, name: str) -> bool:
-        """Whether the setting ``name`` can be one of them."""
-        return any(name in each for each in self.settings)
-
 
 PositionEncoding = type[EmbeddingPositions] | type[BlockPositions] | type[ScorePositions] | InAttention
 
@@ -85,6 +81,18 @@ def find_position(name: str) -> PositionEncoding:
             f"{', '.join(kind.__name__ for kind in kinds)}"
         )
     return found
+
+
+def sets(position: str, name: str) -> bool:
+    """Whether an encoding can be the attention's own setting ``name``, as "rope"."""
+    encoding = find_position(position)
+    return isinstance(encoding, InAttention) and any(name in each for each in encoding.settings)
+
+
+def is_outside_attention(name: str) -> bool:
+    """Whether a model has this encoding once, for the embeddings or for every block's input."""
+    encoding = find_position(name)
+    return not isinstance(encoding, InAttention) and issubclass(encoding, EmbeddingPositions | BlockPositions)
 
 
 def has_table(name: str) -> bool:

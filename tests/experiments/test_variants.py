@@ -27,18 +27,14 @@ MATRICES |= {"floater": "block_positions."}
 """positions that add more than tables, and where"""
 
 
-@pytest.fixture(scope="module")
-def softmax():
-    """The model that the others share their first weights with."""
-    return build_model(VARIANTS["softmax-none"], SMOKE, 3, BYTES)
-
-
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weights(name, softmax):
+def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weights(name):
     variant = VARIANTS[name]
+    config = dataclasses.replace(SMOKE, layers=max(1, len(variant.pattern)))
+    softmax = build_model(VARIANTS["softmax-none"], config, 3, BYTES)
     assert variant.baseline in VARIANTS
     assert variant.description
-    model = build_model(variant, SMOKE, 3, BYTES)
+    model = build_model(variant, config, 3, BYTES)
     logits = model(torch.zeros(1, 9, dtype=torch.int64))
     assert logits.shape == (1, 9, 256)
     assert logits.isfinite().all()
@@ -69,7 +65,9 @@ def test_positions_are_those_of_the_library_and_go_with_softmax_alone_where_they
         assert {name for name in VARIANTS if name.endswith(f"-{position}")} == {f"softmax-{position}"}
     for position in ("complex", "floater"):
         kernels = {variant.kernel for variant in VARIANTS.values() if variant.position == position}
-        assert kernels == {variant.kernel for variant in VARIANTS.values() if variant.position == "none"}
+        assert kernels == {
+            variant.kernel for variant in VARIANTS.values() if variant.position == "none" and not variant.pattern
+        }
 
 
 @pytest.mark.parametrize("preset", [SMOKE, Config()])
@@ -212,6 +210,9 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ),
         ("softmax-rope@rope_fraction=0", "rope_fraction is '0'; give a number, more than 0, 1 or less"),
         ("softmax-rope@rope_base=99", "rope_base is '99'; give a number, 100 or more, 1,000,000"),
+        ("hybrid-3to1-rope", "is a pattern of 4 layers, and layers is 1; give --layers 4 or a multiple of it, or @lay"),
+        ("hybrid-3to1-rope@num_features=8@layers=4", "elu+1 has no random features of this suite's, so num_features"),
+        ("hybrid-3to1-none@decay=often", "decay is 'often'; choose from none, fixed"),
         ("delta-rope-after@qk_norm=yes", "queries and keys of length 1 anyway, so qk_norm says nothing; leave it out"),
     ],
 )
@@ -239,6 +240,20 @@ def test_two_names_of_the_same_variant_are_refused(names):
         check_variants_differ(parse_variants(names), SMOKE)
     assert first in str(refusal.value)
     assert second in str(refusal.value)
+
+
+def test_a_hybrid_s_layers_are_the_variants_of_its_pattern_with_its_settings_where_they_are_taken():
+    gated = get_variant("hybrid-3to1-rope@decay=gate@qk_norm=yes@denominator=none@dim=64")
+    linear = "elu+1-rope-after@decay=gate@qk_norm=yes@denominator=none"
+    assert gated.pattern == (linear, linear, linear, "softmax-rope@qk_norm=yes")
+    assert (gated.baseline, gated.position) == ("hybrid-3to1-rope@dim=64", "rope")
+    config = dataclasses.replace(SMOKE, layers=4, local_conv=4)
+    blocks = build_model(gated, gated.config(config), 0, BYTES).blocks
+    for layer, block in zip(gated.pattern, blocks, strict=True):
+        alone = get_variant(layer)
+        (same,) = build_model(alone, dataclasses.replace(alone.config(config), dim=64, layers=1), 0, BYTES).blocks
+        assert repr(block.attention) == repr(same.attention)
+        assert (block.attention.decay is None) == (same.attention.decay is None)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -74,10 +74,12 @@ WITH_SETTINGS = (
     "retention-rope-after@decay=retnet",
     "delta-rope-after@decay=gate",
     "favor+-rope-after@qk_norm=yes",
+    "hybrid-3to1-rope@layers=4",
 )
 WITH_MUON = "softmax-rope, muon", "elu+1-rope-after@decay=fixed, muon"
 """in the recipe of language models"""
-ALL = {name: get_variant(name.removesuffix(", muon")) for name in (*VARIANTS, *WITH_SETTINGS, *WITH_MUON)}
+ALONE = [name for name, variant in VARIANTS.items() if not variant.pattern]
+ALL = {name: get_variant(name.removesuffix(", muon")) for name in (*ALONE, *WITH_SETTINGS, *WITH_MUON)}
 RECORDED = {name: ALL[name] for name in json.loads(GOLDEN.read_text())["losses"]}
 NEW = {ALL[name].kernel for name in ALL.keys() - RECORDED} - {variant.kernel for variant in RECORDED.values()}
 QUICK = {
