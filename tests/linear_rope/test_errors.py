@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope import (
+    AttentionSettings,
     CausalLM,
     EluPlusOne,
     Encoder,
@@ -32,6 +33,7 @@ from tests.linear_rope.tensors import assert_refused
 
 QKV, LONGER, SHORTER, EMPTY = (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 4, 4), (1, 2, 0, 4)
 IDS = torch.tensor([[0, 0, 1, 1, 2]] * 2)
+SOFTMAX = AttentionSettings(attention="softmax")
 X, TOKENS, ANGLES = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64), torch.zeros(1, 2, 5, 3)
 
 
@@ -53,6 +55,10 @@ class Own(Decay):
 
 def mask(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.bool)
+
+
+def pattern(*positions: str, **options: Any) -> ModelConfig:
+    return ModelConfig(pattern=tuple(AttentionSettings(position=each) for each in positions), **options)
 
 
 def attend(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, **options: Any) -> Tensor:
@@ -149,6 +155,11 @@ def model(**options: Any) -> CausalLM:
         (lambda: linear(rope_scaling=2.0), ["rope_scaling", "2.0", "NTKAware"]),
         (lambda: softmax(rope="none", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
         (lambda: ModelConfig(position="learned", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
+        (lambda: ModelConfig(pattern=("softmax",)), ["pattern is ('softmax',)", "AttentionSettings"]),
+        (lambda: pattern("learned", "none"), ["pattern", "learned, none", "one for all layers", '"rope-before"']),
+        (lambda: pattern("floater", "sinusoidal"), ["pattern", "floater, sinusoidal", "one for all layers"]),
+        (lambda: ModelConfig(pattern=(SOFTMAX,)), ["rope-after", "softmax attention has no feature map"]),
+        (lambda: pattern("none", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
         (lambda: FavorPlus(0), ["head_dim", "0"]),
         (lambda: FavorPlus(8, hyperbolic=True, paired=True), ["hyperbolic", "paired", "one of them"]),
         *(

@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig, NTKAware
+from linear_rope import AttentionSettings, CausalLM, Encoder, EncoderDecoder, ModelConfig, NTKAware
 from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.model import DecoderState
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
@@ -19,6 +20,8 @@ SOFTMAX = {"attention": "softmax", "num_features": None}
 ELU = {"feature_map": "elu+1", "num_features": None}
 SCORES = ("shaw", "transformer-xl", "t5", "tupe", "deberta", "huang")
 KERNELS: dict[str, dict[str, Any]] = {"softmax": SOFTMAX, "favor+": {}, "elu+1": ELU}
+FADING = AttentionSettings(attention="linear", feature_map="elu+1", position="rope-after", decay="fixed")
+EXACT = AttentionSettings(attention="softmax", heads=4, position="rope-before", local_conv=3)
 ALL: dict[str, dict[str, Any]] = {
     **{f"{kernel}-none": {**of, "position": "none"} for kernel, of in KERNELS.items()},
     "softmax-rope": {**SOFTMAX, "position": "rope-before"},
@@ -36,6 +39,9 @@ ALL: dict[str, dict[str, Any]] = {
     "softmax-selective, gate": {**SOFTMAX, "position": "selective-before", "decay": "gate", "short_conv": 4},
     "favor+-rope-after, normalised": {"position": "rope-after", "qk_norm": True},
     **{f"softmax-{name}": {**SOFTMAX, "position": name} for name in SCORES},
+    "hybrid": {"pattern": (FADING, EXACT), "num_features": None},
+    "hybrid-ntk": {"pattern": (replace(FADING, position="none"), EXACT), **ELU, "rope_scaling": NTKAware(2.0)},
+    "hybrid-learned": {"pattern": (AttentionSettings(), AttentionSettings(**SOFTMAX)), "position": "learned"},
     "softmax-xpos": {**SOFTMAX, "position": "xpos"},
     "softmax-complex": {**SOFTMAX, "position": "complex"},
     **{f"{kernel}-floater": {**of, "position": "floater"} for kernel, of in KERNELS.items() if kernel != "favor+"},
@@ -78,12 +84,27 @@ def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> N
         other = dict(kind(config(name)).named_parameters())
         extra = {key for key in other if any(part in key for part in ADDED)}
         assert other.keys() - extra == first.keys()
-        adding = ("learned", "selective", *SCORES, "complex", "floater", "normalised")
+        adding = ("learned", "selective", *SCORES, "complex", "floater", "normalised", "hybrid")
         assert bool(extra) == any(word in name for word in adding)
         for key, parameter in first.items():
             assert_identical(other[key], parameter)
     reseeded = dict(kind(config("favor+-rope-after", seed=1)).named_parameters())
     assert all(not torch.equal(reseeded[key], first[key]) for key in first if first[key].dim() > 1)
+
+
+def test_layers_follow_the_pattern_over_and_over_in_every_stack_and_take_its_state_dict() -> None:
+    hybrid = config("hybrid", layers=5)
+    model, other = EncoderDecoder(hybrid), EncoderDecoder(replace(hybrid, seed=1))
+    for stack in (model.encoder, model):
+        found = [(block.attention.heads, type(block.attention.decay).__name__) for block in stack.blocks]
+        assert found == [(2, "FixedDecay"), (4, "NoneType")] * 2 + [(2, "FixedDecay")]
+    for own, across in ((block.attention, block.cross_attention) for block in model.blocks):
+        assert (type(own), own.heads) == (type(across), across.heads)
+        assert (across.rope, across.decay, across.local) == ("none", None, None)
+    other.load_state_dict(model.state_dict())
+    assert_identical(*(each(random_tokens(1, 9), random_tokens(1, 5)) for each in (model, other)))
+    with pytest.raises(RuntimeError, match="local"):
+        other.load_state_dict(EncoderDecoder(replace(hybrid, pattern=(FADING,))).state_dict())
 
 
 @pytest.mark.parametrize("std", [0.02, 0.08])
