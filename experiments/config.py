@@ -66,7 +66,7 @@ def _what_would_do(kind: Any) -> str:
 
 OF_ATTENTION = (
     *("rope_base", "rope_fraction", "decay", "local_conv", "short_conv"),
-    *("qk_norm",),
+    *("qk_norm", "output_norm", "output_gate"),
 )
 """fields of Config that are arguments of an attention and fields of a model's configuration, by the same names"""
 
@@ -147,6 +147,10 @@ class Config:
     """tokens in learned sums added to queries, keys and values; 0: none"""
     qk_norm: Literal["no", "yes"] = "no"
     """normalise queries and keys before map and rotation, with a learned gain of each head"""
+    output_norm: Literal["no", "yes"] = "no"
+    """normalise each head's output, with a learned gain of each channel"""
+    output_gate: Literal["no", "yes", "sigmoid"] = "no"
+    """multiply the heads' output by SiLU (yes) or the sigmoid of a linear map of the token"""
     log_every: Positive = 10
     """steps between training-loss records"""
     evaluate_every: Positive = 40

@@ -12,7 +12,7 @@ from linear_rope.positions.decay import DECAYS
 from linear_rope.positions.registry import is_outside_attention, sets
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 
-ACROSS = ("qk_norm",)
+ACROSS = ("qk_norm", "output_norm", "output_gate")
 """additions to an attention that a cross-attention has too"""
 ADDITIONS = (
     *("rope_base", "rope_scaling", "rope_fraction", "decay", "local_conv", "short_conv"),
@@ -38,6 +38,8 @@ class AttentionSettings:
     local_conv: int | None = None
     short_conv: int | None = None
     qk_norm: bool | None = None
+    output_norm: bool | None = None
+    output_gate: bool | str | None = None
     redraw_every: int | None = None
 
 
@@ -89,6 +91,10 @@ class ModelConfig:
     """tokens in a weighted sum of queries, keys and values that is added to each; 0 for none"""
     qk_norm: bool = False
     """normalise each head's queries and keys before map and rotation, with a learned gain of the head"""
+    output_norm: bool = False
+    """normalise each head's output, with a learned gain of each channel"""
+    output_gate: bool | str = False
+    """multiply the heads' output by a gate of the token: True for SiLU, or the "sigmoid" itself"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
     mlp_width: int | None = None
@@ -159,5 +165,5 @@ class ModelConfig:
         own = self.pattern[layer % len(self.pattern)]
         settings = {name: value for name, value in vars(own).items() if value is not None}
         if not sets(settings.get("position", self.position), "rope"):
-            settings["rope_scaling"] = None
+            settings = {"rope_scaling": None, "rope_fraction": ModelConfig.rope_fraction} | settings
         return replace(self, pattern=(), **settings)

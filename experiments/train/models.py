@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-from experiments.config import Config
+from experiments.config import OF_ATTENTION, Config
 from experiments.variants import OF_MODEL, OF_ROPE, PEER, Variant, get_variant, says_nothing
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import Block, MakeAttention, attention_of_layer
@@ -159,8 +159,8 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
 
 
 def _peer_attention(config: Config, seed: int) -> MakeAttention:
-    lacking = {"redraw_every": "never redraws its features", "dropout": "has none", "qk_norm": "has none"}
-    lacking["packing"] = "tells no documents apart"
+    lacking = dict.fromkeys((*OF_ATTENTION, "dropout"), "has none")
+    lacking |= {"redraw_every": "never redraws its features", "packing": "tells no documents apart"}
     for name, lack in lacking.items():
         value, without = getattr(config, name), getattr(Config, name)
         if value != without:

@@ -34,11 +34,11 @@ class DeltaState(NamedTuple):
 
 
 class GatedDelta(RoPEAttention):
-    """The gated delta rule (Yang et al. 2024, arXiv 2412.06464), causal, without its output gate.
+    """The gated delta rule (Yang et al. 2024, arXiv 2412.06464), causal, its gate being ``output_gate``.
 
     Queries and keys have length 1, RoPE rotates them after that, and every head's output is divided by its root mean
-    square. With ``decay="none"`` it is the delta rule itself (arXiv 2406.06484). What :meth:`attention_weights` gives
-    is before the division. Its loop over chunks is unrolled by compilers: ``torch.compile`` makes another graph for
+    square, to which ``output_norm`` adds gains. With ``decay="none"`` it is the delta rule itself (arXiv 2406.06484).
+    Its loop over chunks is unrolled by compilers: ``torch.compile`` makes another graph for
     another number of chunks, and ``torch.export`` takes one length.
 
     What is not told of here is as in :class:`LinearRoPEAttention`. ``qk_norm`` changes nothing and adds nothing: the
@@ -52,6 +52,7 @@ class GatedDelta(RoPEAttention):
     """
 
     state_type = DeltaState
+    norms_outputs = True
 
     @takes_shared
     def __init__(
@@ -97,9 +98,6 @@ class GatedDelta(RoPEAttention):
 
     def _attend(self, projected: Projected) -> Tensor:
         return self._sum(projected)[0]
-
-    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
-        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)
 
     def _continue(self, projected: Projected, state: DeltaState | None) -> tuple[Tensor, dict[str, Any]]:
         y, memory = self._sum(projected, None if state is None else state.memory)

@@ -73,6 +73,10 @@ class LinearRoPEAttention(RoPEAttention):
         short_conv: tokens in a weighted sum of queries, keys and values that is added to each; 0 for none.
         qk_norm: divide each head's queries and keys by their root mean square, before map and rotation and after the
             short convolution, and multiply them by a learned gain of the head, see :attr:`FeatureMap.initial_gain`.
+        output_norm: divide each head's output by its root mean square, and multiply it by a learned gain of each
+            channel (RetNet, GLA). A positive denominator cancels in it, up to its ε of 1e-6.
+        output_gate: multiply the output, channel by channel, by SiLU (True or "silu"; RetNet, GLA) or "sigmoid" (Qiu
+            et al. 2025, arXiv 2505.06708) of a linear map of the tokens, after norm and local convolution.
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -227,9 +231,10 @@ class LinearRoPEAttention(RoPEAttention):
         """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
         check_sequences("x", x, self.dim, self.dtype)
         q = self._queries(x)
+        projected = Projected(q, q, q, gate=self._gate(x))
         with full_precision(x.device):
-            y = output_of_state(mapped(self.prepared(Projected(q, q, q))), memory).to(q.dtype)
-        return self._merge(y, None)
+            y = output_of_state(mapped(self.prepared(projected)), memory).to(q.dtype)
+        return self._merge(y, projected)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, denominator={self.denominator!r}, causal={self.causal}"

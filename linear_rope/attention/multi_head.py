@@ -6,10 +6,11 @@ from inspect import Parameter, signature
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.attention.convolution import ShortConvolution
-from linear_rope.attention.head_norm import HeadNorm
+from linear_rope.attention.head_norm import HeadNorm, OutputNorm
 from linear_rope.attention.projected import (
     Carried,
     Projected,
@@ -47,10 +48,14 @@ class Shared(TypedDict, total=False):
     local_conv: int
     short_conv: int
     qk_norm: bool
+    output_norm: bool
+    output_gate: bool | str
 
 
 DEFAULTS: dict[str, Any] = {"head_dim": None, "rope_base": 10000.0, "rope_scaling": None, "bias": False, "dropout": 0.0}
 DEFAULTS |= {"rope_fraction": 1.0, "rope_angles": "fixed", "local_conv": 0, "short_conv": 0, "qk_norm": False}
+DEFAULTS |= {"output_norm": False, "output_gate": False}
+GATES: dict[Any, Callable[[Tensor], Tensor]] = {True: F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
 
 
 def takes_shared(init: Init) -> Init:
@@ -81,6 +86,8 @@ class RoPEAttention(nn.Module):
 
     state_type: type[Any]
     """what it carries from token to token"""
+    norms_outputs = False
+    """whether each head's output is normalised whatever ``output_norm`` is"""
     rope: Any
 
     def __init__(
@@ -127,6 +134,7 @@ class RoPEAttention(nn.Module):
         local, short = settings["local_conv"], settings["short_conv"]
         self.local = ShortConvolution(width, local, causal=causal) if local else None
         self.short = ShortConvolution(3 * width, short, causal=causal) if short else None
+        self._after_heads(settings["output_norm"], settings["output_gate"], bias=settings["bias"])
         self.query_norm: HeadNorm | None = None
         self.key_norm: HeadNorm | None = None
         check_rope(rope, ropes)
@@ -134,6 +142,21 @@ class RoPEAttention(nn.Module):
         check_fraction("rope_fraction", self.rope_fraction, rotates=rope != "none")
         if rope in ("before", "xpos") and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
+
+    def _after_heads(self, output_norm: Any, output_gate: Any, *, bias: bool) -> None:
+        """What each head's output goes through before the last projection."""
+        if not isinstance(output_norm, bool):
+            raise ValueError(f"output_norm is {output_norm!r}; give True or False")
+        if output_gate is not False and output_gate not in GATES:
+            raise ValueError(f'output_gate is {output_gate!r}; give False, True or "silu", or "sigmoid"')
+        normed = output_norm or self.norms_outputs
+        self.output_norm = OutputNorm(self.head_dim, learned=output_norm) if normed else None
+        self.gate = nn.Linear(self.dim, self.heads * self.head_dim, bias=bias) if output_gate else None
+        self.output_gate = output_gate
+
+    def _gate(self, x: Tensor) -> Tensor | None:
+        """What the output of the heads is multiplied by, (B, N, dim) → (B, N, H·D)."""
+        return None if self.gate is None else GATES[self.output_gate](self.gate(x))
 
     def _normalise(self, qk_norm: Any, gain: float = 1.0) -> None:
         """Normalise each head's queries and keys, if ``qk_norm``, with gains that begin at ``gain``."""
@@ -253,10 +276,10 @@ class RoPEAttention(nn.Module):
     ) -> Tensor:
         """The weight of every value in every output of self-attention, (B, H, N, N): the heads give weights @ v.
 
-        A local convolution, and the values that ``score_positions`` may have, are added to that. Quadratic in memory;
-        for looking at, not for training. For linear attention with RoPE after the map these are the signed weights of
-        RoFormer eq. 19, whose rows need not sum to one. Rows and columns of padding are zero. The arguments are
-        those of :meth:`forward`.
+        That is before norm and gate of the output, and before a local convolution and the values that
+        ``score_positions`` may have. Quadratic in memory; for looking at, not for training. For linear attention with
+        RoPE after the map these are the signed weights of RoFormer eq. 19, whose rows need not sum to one. Rows and
+        columns of padding are zero. The arguments are those of :meth:`forward`.
         """
         self.check_inputs(x, None, key_padding_mask)
         segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask)
@@ -391,10 +414,8 @@ class RoPEAttention(nn.Module):
         q, k = normed(q, self.query_norm), normed(k, self.key_norm)
         carried = Carried(phase, speeds, short, local)
         padding = key_padding_mask if context is None else None  # that of a context says nothing about the queries
-        rate = self._rate(x)
-        return Projected(
-            q, k, v, key_padding_mask, positions, log_decay, angles, added, carried, segments, padding, rate
-        )
+        found = Projected(q, k, v, key_padding_mask, positions, log_decay, angles, added, carried, segments, padding)
+        return found._replace(rate=self._rate(x), gate=self._gate(x))
 
     def _rate(self, x: Tensor) -> Tensor | None:
         """β of the delta rule, (B, N, dim) → (B, H, N)."""
@@ -413,9 +434,11 @@ class RoPEAttention(nn.Module):
 
     def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
         """The output of the module from that of its heads, (B, H, N, D); what was projected has padding and more."""
-        padding, local = (None, None) if projected is None else (projected.padding, projected.local)
-        y = zero_at_padding(y, padding).transpose(1, 2).flatten(2)
-        return self.dropout(self.out(y if local is None else y + local))
+        after = Projected(y, y, y) if projected is None else projected
+        y = zero_at_padding(y, after.padding)
+        y = (y if self.output_norm is None else self.output_norm(y)).transpose(1, 2).flatten(2)
+        y = y if after.local is None else y + after.local
+        return self.dropout(self.out(y if after.gate is None else y * after.gate))
 
     def _check_state(self, x: Tensor, state: Any) -> None:
         """Raises ValueError unless this attention can go on with ``x`` from ``state``."""

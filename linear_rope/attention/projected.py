@@ -43,6 +43,7 @@ class Projected(NamedTuple):
         segments: (B, N) int64, what crosses no boundary; or None.
         padding: (B, N) bool, True at queries that are padding, or None.
         rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
+        gate: (B, N, H·D), what the output of the heads is multiplied by; or None.
     """
 
     q: Tensor
@@ -57,6 +58,7 @@ class Projected(NamedTuple):
     segments: Tensor | None = None
     padding: Tensor | None = None
     rate: Tensor | None = None
+    gate: Tensor | None = None
 
 
 def default_positions(

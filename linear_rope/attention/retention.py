@@ -2,12 +2,8 @@
 
 from typing import Any, Literal, Unpack
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.multi_head import Shared, takes_shared
-from linear_rope.attention.projected import Projected
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
 from linear_rope.ops.linear.rotated_features import Rope
@@ -15,11 +11,11 @@ from linear_rope.positions.decay import Decay
 
 
 class Retention(LinearRoPEAttention):
-    """Multi-scale retention (RetNet: Sun et al. 2023, arXiv 2307.08621, eq. 5 to 8), without its output gate.
+    """Multi-scale retention (RetNet: Sun et al. 2023, arXiv 2307.08621, eq. 5 to 8), its gate being ``output_gate``.
 
     Queries and keys are not mapped unless ``activation`` is "silu", and RoPE's rotation stands for the paper's; every
     head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D or, without an
-    activation, the gains of ``qk_norm``, changes nothing. What :meth:`attention_weights` gives is before that.
+    activation, the gains of ``qk_norm``, changes nothing. ``output_norm`` adds gains to that norm.
 
     What is not told of here is as in :class:`LinearRoPEAttention`.
 
@@ -28,6 +24,8 @@ class Retention(LinearRoPEAttention):
         activation: "identity", or "silu" for the map x · σ(x).
         decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.
     """
+
+    norms_outputs = True
 
     @takes_shared
     def __init__(
@@ -45,6 +43,3 @@ class Retention(LinearRoPEAttention):
         feature_map = GivenFeatures() if activation == "identity" else SiluFeatures()
         kernel: dict[str, Any] = {"feature_map": feature_map, "denominator": "none"}
         super().__init__(dim, heads, rope=rope, causal=causal, decay=decay, **kernel, **shared)
-
-    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
-        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)

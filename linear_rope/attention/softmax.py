@@ -277,7 +277,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         check_sequences("x", x, self.dim, self.dtype)
         q = self._queries(x)
         y = softmax_attention(q, memory.k, memory.v, causal=False, key_padding_mask=memory.key_padding_mask)
-        return self._merge(y, None)
+        return self._merge(y, Projected(q, q, q, gate=self._gate(x)))
 
     def extra_repr(self) -> str:
         window = "" if self.window is None else f", window={self.window}"

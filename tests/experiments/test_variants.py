@@ -20,6 +20,7 @@ from experiments.variants import (
 )
 from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
+NORMS = ("qk_norm", "output_norm", "output_gate")
 SMOKE = get_preset("smoke").config
 BYTES = Shape(256, SMOKE.context)
 MATRICES = {position: ".attention.score_positions." for position in ("transformer-xl", "tupe", "deberta")}
@@ -84,7 +85,7 @@ def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset):
 def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     position = "selective" if kernel == "softmax" else "selective-after"
     settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
-    settings += ("@qk_norm=yes",)
+    settings += ("@qk_norm=yes@output_norm=yes@output_gate=yes", "@output_gate=sigmoid")
     names = [
         f"{kernel}-none",
         *(f"{kernel}-{place}{setting}" for place in ("none", position) for setting in settings[1:]),
@@ -100,6 +101,11 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     ("name", "argument", "value"),
     [
         *((f"{kernel}@rope_base=500", "rope_base", 500) for kernel in ("softmax-rope", "elu+1-selective-after")),
+        *(
+            (f"{kernel}@output_gate=yes", "output_gate", True)
+            for kernel in ("softmax-none", "retention-none", "delta-none")
+        ),
+        ("elu+1-rope-after@output_gate=sigmoid", "output_gate", "sigmoid"),
         *((f"{kernel}-rope-after@rope_fraction=0.5", "rope_fraction", 0.5) for kernel in ("elu+1", "delta")),
         *(
             (f"{kernel}@rope_fraction=0.5", "rope_fraction", 0.5)
@@ -201,7 +207,7 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("elu+1-rope-after@denominator=../out", "denominator is '../out'; choose from unrotated, rotated, none"),
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
-        ("performer-pytorch@qk_norm=yes", "performer-pytorch has no qk_norm; leave it out"),
+        *((f"performer-pytorch@{name}=yes", f"performer-pytorch has no {name}; leave it out") for name in NORMS),
         ("softmax-none@rope_fraction=0.5", "the position none does not turn by RoPE's angles, so rope_fraction says"),
         ("elu+1-alibi@rope_base=500", "the position alibi does not turn by RoPE's angles, so rope_base says nothing"),
         (

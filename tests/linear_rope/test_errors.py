@@ -259,6 +259,8 @@ CALLS: list[tuple[dict[str, Any], Callable[[Any], Any], list[str]]] = [
                 {"rope_fraction": 0.5, "rope": "before", "rope_angles": "selective"},
                 ["rope_fraction", "0.5", "selective"],
             ),
+            ({"output_norm": "yes"}, ["output_norm", "'yes'", "True"]),
+            ({"output_gate": "tanh"}, ["output_gate", "'tanh'", "silu", "sigmoid"]),
             ({"qk_norm": "no"}, ["qk_norm", "'no'", "True"]),
         )
     ),

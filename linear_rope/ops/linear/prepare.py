@@ -62,7 +62,7 @@ def prepare(
     check_decay(log_decay, q, k, feature_map)
     check_pair_denominator(pair_denominator, call.denominator, log_decay)
     if log_decay is not None and key_padding_mask is not None:
-        at_padding = key_padding_mask.view(q.shape[0], 1, -1, *[1] * (log_decay.dim() - 3))
+        at_padding = key_padding_mask.view(q.shape[0], 1, q.shape[2], *[1] * (log_decay.dim() - 3))
         log_decay = log_decay.masked_fill(at_padding, 0)
     pair_decay = mean_decay = None
     if log_decay is not None and log_decay.dim() == 4:

@@ -23,7 +23,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "favor+window": (WindowedFavor, {"window": 5, "num_features": 6}),
 }
 ALL = {"decay": "gate", "rope_angles": "selective", "local_conv": 3, "short_conv": 4}
-ALL_NORMED = ALL | {"qk_norm": True}
+GATED = {"output_norm": True, "output_gate": True}
+ALL_NORMED = ALL | GATED | {"qk_norm": True}
 # By itself, of its own weights, and as in the paper.
 SELECTIVE = SelectiveRotation(rank=None, bias=True, gate=True)
 PAPER = SelectiveRotation(rank=None, bias=True, gate=True, init="paper")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope import EluPlusOne, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope
-from linear_rope.attention import GatedDelta, Retention, WindowedFavor
+from linear_rope.attention import GatedDelta, Retention, WindowedFavor, head_norm
 from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.attention.head_norm import HeadNorm
 from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS
@@ -22,7 +22,7 @@ from linear_rope.positions import Decay, FixedDecay, GatedDecay, SelectiveRotati
 from linear_rope.positions.decay import make_decay
 from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.selective import SelectiveAngles
-from tests.linear_rope.attention.modules import ALL, DIM, PAPER, SELECTIVE, made
+from tests.linear_rope.attention.modules import ALL, DIM, GATED, PAPER, SELECTIVE, made
 from tests.linear_rope.ops.linear.test_linear_attention import between
 from tests.linear_rope.tensors import (
     HEADS,
@@ -92,14 +92,17 @@ def by_hand(
         seen = seen * (counted[:, None, :, None] - counted[:, None, None] < module.window)
     if module.decay is not None:
         seen = seen * between(module.decay(source).masked_fill(padding[:, None], 0)).exp()
-    if isinstance(module, Retention):
-        weights = above * seen
-        y = F.rms_norm(weights @ v, (D,), eps=1e-6)
-    else:
-        total = 1 if getattr(module, "denominator", "") == "none" else (below * seen).sum(-1, keepdim=True)
-        weights = above * seen / total
-        y = weights @ v
-    return module.out(y.transpose(1, 2).flatten(2) + added), weights
+    total = 1 if getattr(module, "denominator", "") == "none" else (below * seen).sum(-1, keepdim=True)
+    weights = above * seen / total
+    y = weights @ v
+    if module.output_norm is not None:
+        y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        y = y if module.output_norm.gain is None else y * module.output_norm.gain
+    y = y.transpose(1, 2).flatten(2) + added
+    if module.gate is not None:
+        gate = module.gate(x)
+        y = y * gate.sigmoid() * (1 if module.output_gate == "sigmoid" else gate)
+    return module.out(y), weights
 
 
 FORMULAS: list[tuple[str, dict[str, Any]]] = [
@@ -114,6 +117,9 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
     *(("elu+1", {"rope": rope, "qk_norm": True, "decay": "retnet"}) for rope in ("after", "before", "none")),
     *((kernel, {"short_conv": 3, "local_conv": 4, "qk_norm": True}) for kernel in ("softmax", "favor+", "elu+1")),
     *(("retention", {"activation": name, "short_conv": 4}) for name in ("identity", "silu")),
+    *((kernel, GATED | {"local_conv": 4}) for kernel in ("softmax", "favor+", "elu+1")),
+    *((kernel, {"output_gate": "sigmoid"}) for kernel in ("softmax", "retention")),
+    ("retention", GATED),
 ]
 
 
@@ -148,7 +154,8 @@ def test_weights_are_the_formula_at_given_positions(kernel: str, options: dict[s
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1", "hedgehog", "taylor"])
 def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
     x, context, padding = random(2, 5, DIM), random(2, 9, DIM, seed=1), some_padding(2, 9)
-    for options in ({}, {"qk_norm": True}):
+    every: list[dict[str, Any]] = [GATED, {"qk_norm": True, "output_gate": "sigmoid"}]
+    for options in every:
         module = made(kernel, causal=False, rope="none", **options)
         expected = by_hand(module, x, context, padding)[0]
         held = context.masked_fill(padding.unsqueeze(-1), torch.nan)
@@ -164,14 +171,14 @@ def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
 
 @pytest.mark.parametrize("rope", ["after", "none"])
 def test_the_gated_delta_rule_is_its_formula(rope: str) -> None:
-    module, x = made("delta", rope=rope), random(2, 70, DIM)
+    module, x = made("delta", rope=rope, **GATED), random(2, 70, DIM)
     q, k, v = (heads_of(part, x) for part in (module.query, module.key, module.value))
     q, k = (each / each.norm(dim=-1, keepdim=True) for each in (q, k))
     if rope == "after":
         q, k = (apply_rope(each, torch.arange(70)) for each in (q, k))
     y, _ = delta_reference(q, k, v, module.rate(x).sigmoid().mT, module.decay(x))
-    y = F.rms_norm(y.transpose(1, 2), (D,), eps=1e-6)
-    assert_near(module(x), module.out(y.flatten(2)))
+    y = F.rms_norm(y.transpose(1, 2), (D,), module.output_norm.gain, eps=1e-6)
+    assert_near(module(x), module.out(y.flatten(2) * F.silu(module.gate(x))))
     # With β = 1 and no decay, the value under a key is the last one: reading with that key gives it back.
     module = made("delta", rope="none", decay="none")
     projected = module.project(x, x)
@@ -411,3 +418,18 @@ def test_a_cache_is_not_copied_at_each_token_and_two_go_on_from_one_state() -> N
         _, state = steps(module.prefill(x[:, :5])[1], x[:, 5:8])
     with torch.no_grad():
         assert_near(steps(state, x[:, 8:])[0], module(x)[:, 8:], 1e-12)
+
+
+@pytest.mark.parametrize("rope", ["after", "none"])
+def test_an_output_norm_cancels_every_positive_denominator_up_to_its_epsilon(
+    monkeypatch: pytest.MonkeyPatch, rope: str
+) -> None:
+    x, found = random(2, 33, DIM), []
+    modules = [made("elu+1", rope=rope, denominator=below, **GATED) for below in ("unrotated", "none")]
+    for module in modules:
+        module.load_state_dict(modules[0].state_dict())
+        found.append(module(x))
+    assert_near(found[1], found[0], 1e-3)
+    assert not torch.equal(*found)
+    monkeypatch.setattr(head_norm, "EPS", 0.0)
+    assert_near(modules[1](x), modules[0](x))
