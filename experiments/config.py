@@ -133,8 +133,8 @@ class Config:
     """the same times √dim; 0.9 is 0.08 at a width of 128; 0: initial_std"""
     redraw_every: Natural = 0
     """steps between redraws of the random features; 0 draws them once"""
-    denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
-    """where RoPE rotates after the map; RoFormer eq. 19: unrotated"""
+    denominator: Literal["unrotated", "rotated", "none", "abs"] = "unrotated"
+    """where RoPE rotates after the map; RoFormer eq. 19: unrotated; abs: max(|sum of the rotated weights|, 1)"""
     rope_base: Annotated[float, Meta(ge=100, le=1e6)] = 10000.0
     """pair i of the rotated width turns by base^(−2i / width) a position"""
     rope_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0

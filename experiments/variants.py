@@ -97,6 +97,11 @@ NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
     ),
     (
         ("denominator",),
+        lambda v: v.kernel in WITHOUT_MAP,
+        "{0.kernel} has no denominator, so the setting says nothing; leave it out",
+    ),
+    (
+        ("denominator",),
         lambda v: not v.position.endswith("-after"),
         "the denominator is a question of RoPE after the map; leave it out, or choose a rope-after variant",
     ),

@@ -1,6 +1,6 @@
 """The linear attention module: projections around :func:`linear_rope.linear_attention`, and decoding."""
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from linear_rope.ops.decay import with_resets
 from linear_rope.ops.linear import native
 from linear_rope.ops.linear.both_ways import both_ways
 from linear_rope.ops.linear.call import Call, computed_in
+from linear_rope.ops.linear.definition import finished, without_abs
 from linear_rope.ops.linear.operator import attend, check_scale, has_step, step, with_state
 from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
@@ -51,7 +52,8 @@ class LinearRoPEAttention(RoPEAttention):
             "taylor", or a :class:`FeatureMap` for vectors of width D.
         num_features: M for the random maps; even, default the even number next to D·ln D.
         rope: "after" rotates the mapped queries and keys; "before" rotates and then maps; "none".
-        denominator: "unrotated" (eq. 19), "rotated" (the sum of the numerator's own weights) or "none".
+        denominator: "unrotated" (eq. 19), "rotated" (the sum Σ w of the numerator's own weights), "none", or
+            "abs", max(|Σ w|, 1) (mLSTM, arXiv 2405.04517).
         causal: a token sees itself and those before it.
         rope_base: θ_i = rope_base^(−2i/width).
         rope_scaling: other angles for sequences longer than those of training, see
@@ -101,7 +103,7 @@ class LinearRoPEAttention(RoPEAttention):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(dim, heads, causal, decay, rope, ("after", "before", "none"), **shared)
-        check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
+        check_choice("denominator", denominator, get_args(Denominator))
         self.denominator: Denominator = denominator
         if isinstance(feature_map, FeatureMap):
             if num_features is not None or redraw_every is not None:
@@ -139,7 +141,7 @@ class LinearRoPEAttention(RoPEAttention):
                 projected = projected._replace(log_decay=None)
             call = self.prepared(projected)
             y = attend(call).output if self.causal else both_ways(call, segments=projected.segments)
-        return y.to(projected.v.dtype)
+        return finished(y, self.denominator).to(projected.v.dtype)
 
     def prepared(self, projected: Projected) -> Call:
         call = Call(
@@ -156,7 +158,10 @@ class LinearRoPEAttention(RoPEAttention):
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
         super()._check_state(x, state)
-        self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.key_sum)
+        has_key_sum = self.denominator not in ("none", "abs")
+        self._check_same("denominator", self.denominator if has_key_sum else None, state.sums.key_sum)
+        if state.sums.memory.shape[-1] != self.head_dim + (self.denominator == "abs"):
+            raise ValueError("state is that of an attention with another denominator; give one that prefill gave here")
 
     def _continue(self, projected: Projected, state: LinearAttentionState | None) -> tuple[Tensor, dict[str, Any]]:
         call = None if state is None else self._one_more(projected, state.sums)
@@ -168,7 +173,7 @@ class LinearRoPEAttention(RoPEAttention):
             with full_precision(projected.q.device):
                 call = self.prepared(projected)
                 y, sums = with_state(call) if state is None else self._next(call, state.sums)
-        return y.to(projected.v.dtype), {"sums": sums}
+        return finished(y, self.denominator).to(projected.v.dtype), {"sums": sums}
 
     def _one_more(self, projected: Projected, state: State) -> Call | None:
         """One token after a state as :func:`step` takes it; None where more is to be done than it does.
@@ -196,6 +201,7 @@ class LinearRoPEAttention(RoPEAttention):
         if self.rope == "after" and isinstance(positions, Tensor):
             turn = self._turn(self.feature_map.count(self.head_dim))
             rotation = rotation_at(positions.unsqueeze(1), turn, state.memory.dtype)
+        v, denominator = without_abs(v, self.denominator)
         call = Call(
             q,
             k,
@@ -205,7 +211,7 @@ class LinearRoPEAttention(RoPEAttention):
             k_rotation=rotation,
             **state._asdict(),
             **formula._asdict(),
-            denominator=self.denominator,
+            denominator=denominator,
         )
         check_scale(state, call.has_scale)
         return call
@@ -233,8 +239,8 @@ class LinearRoPEAttention(RoPEAttention):
         q = self._queries(x)
         projected = Projected(q, q, q, gate=self._gate(x))
         with full_precision(x.device):
-            y = output_of_state(mapped(self.prepared(projected)), memory).to(q.dtype)
-        return self._merge(y, projected)
+            y = output_of_state(mapped(self.prepared(projected)), memory)
+        return self._merge(finished(y, self.denominator).to(q.dtype), projected)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, denominator={self.denominator!r}, causal={self.causal}"

@@ -61,7 +61,8 @@ class AttentionDiagnostics:
     smallest_denominator: float | None
     """what the quotient divides by, the value closest to zero (only ``denominator="rotated"`` can be negative), in
     units of the largest feature of that query times the largest feature of a key that it sees: at most the number of
-    features times that of keys. For softmax, Σ_j exp(score_j − largest score). None without a denominator"""
+    features times that of keys. For softmax, Σ_j exp(score_j − largest score). None for the denominators "none" and
+    "abs", which is 1 or more"""
     nonpositive_denominators: float | None
     """the share of queries whose denominator is zero or below; None without a denominator"""
     negative_share: float

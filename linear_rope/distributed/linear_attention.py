@@ -10,6 +10,7 @@ from linear_rope.distributed.states import Part, part_of, received
 from linear_rope.features.base import FeatureMap
 from linear_rope.ops.linear.both_ways import one_pass, two_passes
 from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.definition import finished
 from linear_rope.ops.linear.operator import with_state
 from linear_rope.ops.linear.prepare import check_angles_alone, check_arguments, check_decay_values, prepare
 from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
@@ -73,8 +74,10 @@ def linear_attention(
         call = prepare(call, key_padding_mask, positions, rope=rope, turn=turn, angles=angles)
         check_decay_values(call.log_decay)
         if causal:
-            return with_state(call, _state_before(call, group), implementation)[0].to(v.dtype)
-        return _both_ways(call, group, implementation).to(v.dtype)
+            y, _ = with_state(call, _state_before(call, group), implementation)
+        else:
+            y = _both_ways(call, group, implementation)
+        return finished(y, denominator).to(v.dtype)
 
 
 def _check_group(group: dist.ProcessGroup | None) -> None:

@@ -42,6 +42,7 @@ FAST = tuple(form for form in FORMS if form != "reference")
 # Without a rotation after the map there is one denominator.
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")]
 SETTINGS += [(rope, name) for rope in ("before", "none") for name in ("unrotated", "none")]
+SETTINGS += [("none", "abs"), ("after", "abs")]
 SCALINGS = {
     "interpolation": PositionInterpolation(4.0),
     "ntk": NTKAware(4.0),

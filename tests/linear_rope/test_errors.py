@@ -1,5 +1,6 @@
 """What the library refuses: the message names the argument, what came, and what would do."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,12 @@ def rotate(shape: tuple[int, ...], positions: Tensor, dtype: torch.dtype = torch
 
 def linear(**options: Any) -> LinearRoPEAttention:
     return LinearRoPEAttention(16, 2, **options)
+
+
+def after_prefill(first: str, second: str) -> Tensor:
+    """A step of an attention after the state of one with another denominator."""
+    one, other = (linear(denominator=name, causal=True) for name in (first, second))
+    return other.step(X[:, :1], one.prefill(X)[1])[0]
 
 
 def softmax(**options: Any) -> SoftmaxRoPEAttention:
@@ -178,6 +185,10 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(*[(1, 2, 5, 3)] * 3, feature_map=EluPlusOne()), ["number of features", "3", "even head_dim"]),
         (lambda: attend(feature_map=WithoutAnAxis()), ["WithoutAnAxis", "log_scale", "(1, 2, 5)", "(1, 2, 5, 1)"]),
         (lambda: linear(denominator="sum"), ["denominator", "'sum'", "'unrotated'", "'rotated'", "'none'"]),
+        *(
+            (lambda pair=pair: after_prefill(*pair), ["state", "another denominator"])
+            for pair in itertools.permutations(("unrotated", "none", "abs"), 2)
+        ),
         (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
         (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),
         *((lambda w=w: softmax(window=w, causal=True), [f"window is {w}", "1 or more"]) for w in (0, 2.5)),

@@ -16,6 +16,7 @@ pair has a complex pole, a_{t,p}·e^(iθ_p).
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.ops.decay import fading
@@ -51,6 +52,24 @@ def quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
     """``numerator`` (B, H, N, D) over ``denominator`` (B, H, N), zero where that is zero."""
     # No reciprocal: its derivative has the square of a denominator, which need not be a float32 number.
     return numerator / denominator.masked_fill(denominator == 0, torch.inf).unsqueeze(-1)
+
+
+def without_abs(v: Tensor, denominator: str) -> tuple[Tensor, str]:
+    """Values (B, H, K, Dv) and a denominator that every implementation knows; :func:`finished` does the rest.
+
+    "abs" is Σ w v / max(|Σ w|, 1), w being the numerator's own weights with their scales (mLSTM: Beck et al. 2024,
+    arXiv 2405.04517, eq. 21; RetNet: Sun et al. 2023, arXiv 2307.08621). The sum is one more value, of ones. mLSTM
+    writes max(|n·q|, exp(−m)) for sums relative to exp(m), which is the same.
+    """
+    if denominator != "abs":
+        return v, denominator
+    # float16 holds no sums of thousands.
+    return F.pad(v.float() if v.dtype == torch.float16 else v, (0, 1), value=1.0), "none"
+
+
+def finished(y: Tensor, denominator: str) -> Tensor:
+    """The output (B, H, N, Dv) of what an implementation gave for :func:`without_abs`."""
+    return y[..., :-1] / y[..., -1:].abs().clamp(min=1) if denominator == "abs" else y
 
 
 def reference(call: Call) -> Sums:

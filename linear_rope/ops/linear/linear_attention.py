@@ -7,7 +7,7 @@ from linear_rope.features.base import FeatureMap
 from linear_rope.ops.linear import native, triton_form
 from linear_rope.ops.linear.both_ways import both_ways, recurrent_pass, two_passes
 from linear_rope.ops.linear.call import Call
-from linear_rope.ops.linear.definition import attention_output, reference
+from linear_rope.ops.linear.definition import attention_output, finished, reference
 from linear_rope.ops.linear.operator import attend
 from linear_rope.ops.linear.prepare import (
     check_angles_alone,
@@ -66,7 +66,8 @@ def linear_attention(
         rope: "after" rotates φ(q) and φ(k); "before" rotates q and k and then maps them, which with FAVOR+ estimates
             softmax attention with RoPE; "none".
         denominator: for ``rope="after"``, "unrotated" is eq. 19, "rotated" sums the numerator's own weights, which
-            can come close to zero; "none" divides by nothing. Otherwise "unrotated" and "rotated" are the same.
+            can come close to zero; "none" divides by nothing; "abs" by max(|Σ w|, 1), w the numerator's own weights
+            (mLSTM, arXiv 2405.04517; RetNet, arXiv 2307.08621). Otherwise "unrotated" and "rotated" are the same.
         causal: query m sees the keys n ≤ m only; needs K = N.
         key_padding_mask: (B, K) bool, True at padding, which has no influence whatever it holds. A query that sees
             no key gives zeros. Queries are not masked: what they hold at padding must be finite.
@@ -139,12 +140,12 @@ def linear_attention(
         check_decay_values(call.log_decay)
         if implementation in ("auto", "chunked", "native", "triton"):
             y = attend(call, implementation).output if causal else both_ways(call, implementation, segments)
-            return y.to(v.dtype)
+            return finished(y, denominator).to(v.dtype)
         call = mapped(call)
         if implementation == "recurrent" and call.log_decay is not None and not causal:
-            return two_passes(call, recurrent_pass).to(v.dtype)
+            return finished(two_passes(call, recurrent_pass), denominator).to(v.dtype)
         sums = reference(call) if implementation == "reference" else recurrent(call)
-        return attention_output(sums, call.query_scale).to(v.dtype)
+        return finished(attention_output(sums, call.query_scale), denominator).to(v.dtype)
 
 
 def kernels() -> dict[str, str]:

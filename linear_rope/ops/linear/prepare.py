@@ -1,6 +1,7 @@
 """From the arguments of a call of linear attention to a :class:`Call`: checks, padding, positions and decay."""
 
 import math
+from typing import get_args
 
 from torch import Tensor
 
@@ -8,7 +9,8 @@ from linear_rope.checks import check_base, check_choice, check_fraction, check_p
 from linear_rope.features.base import FeatureMap
 from linear_rope.ops.decay import split, with_resets
 from linear_rope.ops.linear.call import Call
-from linear_rope.ops.linear.rotated_features import PairDenominator, Rope
+from linear_rope.ops.linear.definition import without_abs
+from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope
 from linear_rope.positions.rope_scaling import check_scaling
 from linear_rope.positions.rotary import ROPE, Turn, rotations
 from linear_rope.positions.tokens import Positions, check_positions
@@ -30,12 +32,13 @@ def prepare(
     """What is to be mapped and summed, from the tensors, denominator and feature map of a user's call.
 
     Keys and values are zero at padding, and decays are as :func:`linear_rope.ops.decay.with_resets` has them. The
-    other arguments are those of :func:`linear_rope.linear_attention`; ``turn`` is given its width here.
+    other arguments are those of :func:`linear_rope.linear_attention`; ``turn`` is given its width here. What a call of
+    the denominator "abs" gives is still to go through :func:`linear_rope.ops.linear.definition.finished`.
     """
     q, k, v, feature_map, log_decay = call.q, call.k, call.v, call.feature_map, call.log_decay
     assert feature_map is not None
     check_rope(rope, ("after", "before", "none"))
-    check_choice("denominator", call.denominator, ("unrotated", "rotated", "none"))
+    check_choice("denominator", call.denominator, get_args(Denominator))
     check_base("rope_base", turn.base)
     check_scaling(turn.scaling, rotates=rope != "none")
     check_fraction("rope_fraction", turn.fraction, rotates=rope != "none")
@@ -61,6 +64,7 @@ def prepare(
             q_rotation, k_rotation = rotations(q, k, *at, turn, call.dtype, magnitude)
     check_decay(log_decay, q, k, feature_map)
     check_pair_denominator(pair_denominator, call.denominator, log_decay)
+    v, denominator = without_abs(v, call.denominator)
     if log_decay is not None and key_padding_mask is not None:
         at_padding = key_padding_mask.view(q.shape[0], 1, q.shape[2], *[1] * (log_decay.dim() - 3))
         log_decay = log_decay.masked_fill(at_padding, 0)
@@ -81,7 +85,7 @@ def prepare(
         padding=padding,
         q_rotation=q_rotation,
         k_rotation=k_rotation,
-        denominator=call.denominator,
+        denominator=denominator,
         causal=call.causal,
         feature_map=feature_map,
         turns_inputs=rope == "before",

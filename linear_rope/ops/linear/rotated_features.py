@@ -11,7 +11,7 @@ from linear_rope.positions.rotary import rotate
 from linear_rope.tracing import has_tangent
 
 Rope = Literal["after", "before", "none"]
-Denominator = Literal["unrotated", "rotated", "none"]
+Denominator = Literal["unrotated", "rotated", "none", "abs"]
 PairDenominator = Literal["same", "head"]
 
 

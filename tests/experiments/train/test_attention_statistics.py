@@ -23,6 +23,7 @@ VARIANTS = {
     "softmax-rope": OF_DENOMINATORS,
     "favor+-rope-after@denominator=rotated": OF_DENOMINATORS,
     "favor+-rope-after@denominator=none": (),
+    "elu+1-rope-after@denominator=abs": (),
 }
 
 

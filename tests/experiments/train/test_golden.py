@@ -75,6 +75,7 @@ WITH_SETTINGS = (
     "delta-rope-after@decay=gate",
     "favor+-rope-after@qk_norm=yes",
     "hybrid-3to1-rope@layers=4",
+    "elu+1-rope-after@denominator=abs",
 )
 WITH_MUON = "softmax-rope, muon", "elu+1-rope-after@decay=fixed, muon"
 """in the recipe of language models"""

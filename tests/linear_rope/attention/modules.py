@@ -54,6 +54,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"rope_scaling": SCALINGS["ntk"], "rope_fraction": 0.6},
         {"rope": "none", "qk_norm": True},
         {"denominator": "none"},
+        {"rope": "none", "denominator": "abs"},
         {"decay": "gate"},
         {"rope_angles": SELECTIVE},
         {"rope_angles": PAPER},
@@ -65,6 +66,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "elu+1": [
         {"rope": "before", "rope_fraction": 0.5},
         {"denominator": "rotated"},
+        {"denominator": "abs", "decay": "gate"},
         {"decay": "alibi"},
         {"decay": "retnet", "local_conv": 4},
         {"rope_angles": PAPER, "short_conv": 3},

@@ -93,6 +93,8 @@ def by_hand(
     if module.decay is not None:
         seen = seen * between(module.decay(source).masked_fill(padding[:, None], 0)).exp()
     total = 1 if getattr(module, "denominator", "") == "none" else (below * seen).sum(-1, keepdim=True)
+    if getattr(module, "denominator", "") == "abs":
+        total = (above * seen).sum(-1, keepdim=True).abs().clamp(min=1)
     weights = above * seen / total
     y = weights @ v
     if module.output_norm is not None:
@@ -115,6 +117,8 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
     *(("favor+", {"rope": rope, "qk_norm": True}) for rope in ("after", "before", "none")),
     ("favor+", {"rope": "before", "denominator": "none", "head_dim": 6, "num_features": 10, "seed": 5, "bias": True}),
     *(("elu+1", {"rope": rope, "qk_norm": True, "decay": "retnet"}) for rope in ("after", "before", "none")),
+    *((kernel, {"denominator": "abs", "decay": "retnet"}) for kernel in ("favor+", "elu+1")),
+    ("elu+1", {"denominator": "abs", "bias": True}),
     *((kernel, {"short_conv": 3, "local_conv": 4, "qk_norm": True}) for kernel in ("softmax", "favor+", "elu+1")),
     *(("retention", {"activation": name, "short_conv": 4}) for name in ("identity", "silu")),
     *((kernel, GATED | {"local_conv": 4}) for kernel in ("softmax", "favor+", "elu+1")),
@@ -155,7 +159,7 @@ def test_weights_are_the_formula_at_given_positions(kernel: str, options: dict[s
 def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
     x, context, padding = random(2, 5, DIM), random(2, 9, DIM, seed=1), some_padding(2, 9)
     every: list[dict[str, Any]] = [GATED, {"qk_norm": True, "output_gate": "sigmoid"}]
-    for options in every:
+    for options in [*every, {"denominator": "abs"}][: 2 if kernel == "softmax" else 3]:
         module = made(kernel, causal=False, rope="none", **options)
         expected = by_hand(module, x, context, padding)[0]
         held = context.masked_fill(padding.unsqueeze(-1), torch.nan)

@@ -111,8 +111,9 @@ def by_definition(
     if causal:
         hidden = hidden | torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
     exponent = exponent.masked_fill(hidden, -torch.inf)
-    if denominator == "none":
-        return (above * exponent.exp()) @ v
+    if denominator in ("none", "abs"):
+        weights = above * exponent.exp()
+        return weights @ v / (1 if denominator == "none" else weights.sum(-1, keepdim=True).abs().clamp(min=1))
     factor = (exponent - exponent.detach().amax(-1, keepdim=True).clamp(min=-1e300)).exp()
     total = ((above if denominator == "rotated" else below) * factor).sum(-1, keepdim=True)
     return (above * factor) @ v / total.masked_fill(total == 0, torch.inf)
@@ -141,7 +142,7 @@ def test_the_reference_is_the_definition(feature_map: FeatureMap, kind: str) -> 
     queries, keys = (7, 11) if kind == "cross" else (9, 9)
     qkv, decays = random_qkv(2, HEADS, queries, keys), [] if kind == "cross" else decays_for(feature_map, 9)
     for rope, denominator, (decay, below) in itertools.product(
-        ("after", "before", "none"), ("unrotated", "rotated", "none"), [NO_DECAY, *decays]
+        ("after", "before", "none"), ("unrotated", "rotated", "none", "abs"), [NO_DECAY, *decays]
     ):
         if below["pair_denominator"] == "head" and denominator != "unrotated":
             continue
@@ -239,7 +240,7 @@ def test_the_future_changes_nothing(feature_map: FeatureMap, loudness: float, ch
         for end in (1, 64, 76):  # at, before and after the ends of chunks
             changed = [torch.cat((x[:, :, :end], y[:, :, end:]), dim=2) for x, y in zip(qkv, other, strict=True)]
             expected = whole[:, :, :end]
-            assert expected.any() or denominator == "none"
+            assert expected.any() or denominator in ("none", "abs")
             # A matrix product may add the same numbers in another order; the recurrence may not.
             tolerance = 0 if form == "recurrent" else 1e-6
             assert_near(attended(*changed, **options)[:, :, :end], expected, tolerance)
