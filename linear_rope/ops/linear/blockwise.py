@@ -17,13 +17,14 @@ from linear_rope.ops.linear.call import (
     Gradients,
     Result,
     Upstream,
-    dot,
+    by_decay,
     empty_gradients,
+    exponent_of_state,
     new_exponents_of_states,
     put_exponents,
 )
 from linear_rope.ops.linear.call import empty_result as any_result
-from linear_rope.ops.linear.chunked import BLOCK_CHUNKS, CHUNK_SIZE, block_gradients, block_sums, blocks
+from linear_rope.ops.linear.chunked import BLOCK_CHUNKS, block_gradients, block_sums, blocks, chunk_size
 from linear_rope.ops.linear.definition import attention_output
 from linear_rope.ops.linear.rotated_features import rotated_features
 from linear_rope.ops.linear.state import State
@@ -32,13 +33,14 @@ from linear_rope.positions.rotary import rotate
 # Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
 BLOCK_ELEMENTS = {"cpu": 2**20}
 OTHER_BLOCK_ELEMENTS = 2**25
-STRETCH = BLOCK_CHUNKS * CHUNK_SIZE
-"""positions of a block, but for the last two"""
-
-
 BY_POSITION = Call._fields[: Call._fields.index("memory")]
 """the tensors of a call whose third axis is that of positions"""
 Carrier = TypeVar("Carrier", bound=tuple[Any, ...])
+
+
+def _stretch(call: Call) -> int:
+    """Positions of a block, but for the last two."""
+    return BLOCK_CHUNKS * chunk_size(call)
 
 
 def empty_result(call: Call, *, keep: bool) -> Result:
@@ -47,10 +49,10 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         return any_result(call)
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
-    later, features, dtype = length // STRETCH + 2, call.features, call.dtype
+    later, features, dtype = length // _stretch(call) + 2, call.features, call.dtype
     return any_result(
         call,
-        weights=call.new(batch, heads, length, CHUNK_SIZE, dtype=dtype),
+        weights=call.new(batch, heads, length, chunk_size(call), dtype=dtype),
         memories=call.new(later, batch, heads, features, call.v.shape[-1], dtype=dtype),
         key_sums=call.new(later, batch, heads, features, exists=call.has_denominator, dtype=dtype),
         stabilisers=call.new(later, batch, heads, 1, exists=call.has_scale, dtype=call.exact),
@@ -63,7 +65,7 @@ def attend(call: Call, *, keep: bool) -> Result:
     for rows in _groups(call):
         own, to = _of_rows(call, rows), _of_rows(result, rows)
         state = _state_before(own, to, 0)
-        for number, at in enumerate(blocks(call.q.shape[2])):
+        for number, at in enumerate(blocks(call.q.shape[2], chunk_size(call))):
             if keep and number:
                 _put_state([x[number - 1] if x.numel() else x for x in to[-3:]], state)
             features, *_ = _block(own, formula, at)
@@ -82,16 +84,18 @@ def attend(call: Call, *, keep: bool) -> Result:
 def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     """Backward."""
     gradients, formula = empty_gradients(call), call.make_formula()
-    exponents = result.denominator.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
-    of_states = new_exponents_of_states(call, result, of, STRETCH)
-    stretches = list(enumerate(blocks(call.q.shape[2])))
+    stretch = _stretch(call)
+    of_states = new_exponents_of_states(call, result, of, stretch)
+    of_positions = (2, *of_states.shape[:-1], call.q.shape[2])
+    exponents = result.denominator.new_zeros(of_positions, dtype=call.dtype) if call.has_exponents else None
+    stretches = list(enumerate(blocks(call.q.shape[2], chunk_size(call))))
     for rows in _groups(call):
         own, kept = _of_rows(call, rows), _of_rows(result, rows)
         above, to = _of_rows(of, rows), _of_rows(gradients, rows)
         after = None if above.memory is None else State(above.memory, above.key_sum, None)
         for number, at in reversed(stretches):
-            if call.log_decay is not None and at.stop % STRETCH == 0 and number + 1 < len(stretches):
-                of_states[rows][..., number : number + 1] = _exponent(after, _state_before(own, kept, number + 1))
+            if call.log_decay is not None and at.stop % stretch == 0 and number + 1 < len(stretches):
+                of_states[rows][..., number : number + 1] = _exponent(own, after, _state_before(own, kept, number + 1))
             state = _state_before(own, kept, number)
             terms, given, mapped_q, mapped_k = _block(own, formula, at)
             denominator = kept.denominator[:, :, at] if call.has_denominator else None
@@ -106,20 +110,19 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
             weights = _weights_at(kept.weights, at).flatten(0, 2)
             of_terms, after = block_gradients(terms, weights, state, grad_sums, of_denominator, after)
             if exponents is not None:
-                exponents[0][rows][:, :, at], exponents[1][rows][:, :, at] = _exponents(terms, of_terms)
+                exponents[0][rows][..., at], exponents[1][rows][..., at] = _exponents(terms, of_terms)
             _put_inputs(to, formula, given, mapped_q, mapped_k, of_terms, at)
         _put_state([to.memory, to.key_sum], after)
     if exponents is not None:
-        put_exponents(gradients, call, exponents[0], exponents[1], of_states, STRETCH)
+        put_exponents(gradients, call, exponents[0], exponents[1], of_states, stretch)
     return gradients
 
 
-def _exponent(grad: State | None, state: State | None) -> Tensor | float:
-    """The gradient (b, h, 1) of the exponent of a state, from that of the state."""
+def _exponent(call: Call, grad: State | None, state: State | None) -> Tensor:
+    """The gradient (b, h, 1), or (b, h, K, 1), of the exponent of a state, from that of the state."""
     assert grad is not None
     assert state is not None
-    of_memory = dot(grad.memory, state.memory)
-    return of_memory if state.key_sum is None else of_memory + dot(grad.key_sum, state.key_sum)
+    return exponent_of_state(call, grad.memory, state.memory, grad.key_sum, state.key_sum)
 
 
 def _block(call: Call, formula: Formula, at: slice) -> tuple[Call, Call, Tensor, Tensor]:
@@ -133,18 +136,16 @@ def _block(call: Call, formula: Formula, at: slice) -> tuple[Call, Call, Tensor,
 
 
 def _exponents(terms: Call, of: Gradients) -> tuple[Tensor, Tensor]:
-    """The gradients (B, H, L) of each query's, and of each key's, own exponent.
+    """The gradients (B, H, L), or (B, H, K, L), of each query's, and of each key's, own exponent.
 
     What multiplies a whole vector has the gradient Σ vector · gradient, wherever the vector is used.
     """
-    of_q, of_k = (terms.q * of.q).sum(-1), (terms.k * of.k).sum(-1)
-    for vector, gradient, total in (
-        (terms.denominator_q, of.denominator_q, of_q),
-        (terms.denominator_k, of.denominator_k, of_k),
-    ):
-        if vector is not None and gradient is not None:
-            total += (vector * gradient).sum(-1)
-    return of_q, of_k
+    below_q = below_k = None
+    if terms.denominator_q is not None and terms.denominator_k is not None:
+        assert of.denominator_q is not None
+        assert of.denominator_k is not None
+        below_q, below_k = terms.denominator_q * of.denominator_q, terms.denominator_k * of.denominator_k
+    return by_decay(terms, terms.q * of.q, below_q), by_decay(terms, terms.k * of.k, below_k)
 
 
 def _put_inputs(to: Gradients, formula: Formula, call: Call, q: Tensor, k: Tensor, of: Gradients, at: slice) -> None:
@@ -173,7 +174,7 @@ def _inverse(rotation: Tensor) -> Tensor:
 
 def _weights_at(weights: Tensor, at: slice) -> Tensor:
     """(b, h, chunks, C, C), the weights inside the chunks of a block."""
-    size = min(CHUNK_SIZE, at.stop - at.start)
+    size = min(weights.shape[-1], at.stop - at.start)
     return weights[:, :, at, :size].unflatten(2, (-1, size))
 
 
@@ -197,7 +198,7 @@ def _groups(call: Call) -> list[tuple[slice, slice]]:
     if heads == 0:
         return []
     elements = BLOCK_ELEMENTS.get(call.q.device.type, OTHER_BLOCK_ELEMENTS)
-    rows = max(1, elements // (call.features * min(length, CHUNK_SIZE * BLOCK_CHUNKS)))
+    rows = max(1, elements // (call.features * min(length, _stretch(call))))
     if rows < heads:
         return [(slice(b, b + 1), slice(h, min(h + rows, heads))) for b in range(batch) for h in range(0, heads, rows)]
     step = rows // heads

@@ -9,6 +9,7 @@ from torch import Tensor
 from linear_rope.features.base import FeatureMap, Formula
 from linear_rope.features.elementwise import GIVEN
 from linear_rope.features.registry import FORMULAS
+from linear_rope.ops.decay import RESET
 
 
 def computed_in(*tensors: Tensor) -> torch.dtype:
@@ -225,40 +226,104 @@ def put_exponents(
 ) -> None:
     """The gradients of scales and decays from those of each query's and key's own exponent, (B, H, N).
 
+    Where pairs fade by themselves they are (B, H, K, N), as :func:`by_decay` has them, and so are those of states.
+
     Args:
         of_states: (B, H, stretches) of the exponent of the state after every ``stretch`` positions, and after the last.
     """
+    if call.pair_decay is not None:
+        _put_pair_decays(gradients, call, of_q, of_k, of_states, stretch)
+        of_q, of_k = of_q.sum(2), of_k.sum(2)
     if gradients.query_scale is not None:
         gradients.query_scale.copy_(of_q)
     if gradients.key_scale is not None:
         gradients.key_scale.copy_(of_k)
-    if gradients.log_decay is not None and call.log_decay is not None:
-        # ln a_t is in the weights of every key before t for every query from t on, and in the state after the last.
-        # Stretch by stretch, so that no rounding error travels further.
-        resets = call.log_decay.isneginf()
-        from_here = _in_stretches(of_q.to(of_states.dtype) - of_k, stretch).flip(-1).cumsum(-1).flip(-1)
-        from_here += of_states.unsqueeze(-1)
-        # Nothing passes a reset: what has been summed there is rounding errors.
-        next_reset = torch.where(_in_stretches(resets, stretch), torch.arange(stretch, device=resets.device), stretch)
-        next_reset = next_reset.flip(-1).cummin(-1).values.flip(-1)
-        from_here -= torch.nn.functional.pad(from_here, (0, 1)).gather(-1, next_reset)
-        gradients.log_decay.copy_(from_here.flatten(2)[..., : resets.shape[-1]].masked_fill(resets, 0))
+    if gradients.log_decay is not None and call.log_decay is not None and call.pair_decay is None:
+        gradients.log_decay.copy_(_of_decays(of_q, of_k, of_states, call.log_decay.isneginf(), stretch))
+
+
+def _put_pair_decays(
+    gradients: Gradients, call: Call, of_q: Tensor, of_k: Tensor, of_states: Tensor, stretch: int
+) -> None:
+    assert call.log_decay is not None
+    assert call.pair_decay is not None
+    decays, pairs = call.pair_decay, call.pair_decay.shape[-1]
+    if call.denominator_decay is not None:
+        decays = torch.cat((decays, call.denominator_decay.unsqueeze(-1)), dim=-1)
+    resets = (decays <= RESET) | call.log_decay.isneginf().unsqueeze(-1)
+    found = _of_decays(of_q, of_k, of_states, resets.movedim(-1, 2), stretch)
+    # What the head keeps is a factor of all of them.
+    for to, part in (
+        (gradients.log_decay, found.sum(2)),
+        (gradients.pair_decay, found[:, :, :pairs].movedim(2, -1)),
+        (gradients.denominator_decay, found[:, :, -1]),
+    ):
+        if to is not None:
+            to.copy_(part)
+
+
+def by_decay(call: Call, above: Tensor, below: Tensor | None) -> Tensor:
+    """The gradients of exponents, which are Σ vector · gradient over the features that fade together.
+
+    Args:
+        above: (B, H, N, M), vector times gradient, of what the numerator sums.
+        below: of a denominator with features of its own; or None.
+
+    Returns:
+        (B, H, N), or (B, H, K, N) where pairs fade by themselves: K is P, and one more for ``denominator_decay``.
+    """
+    if call.pair_decay is None:
+        return above.sum(-1) if below is None else above.sum(-1) + below.sum(-1)
+    members = call.pair_decay.shape[-1], -1
+    total = above.unflatten(-1, members).sum(-1)
+    if below is not None and call.denominator_decay is None:
+        total = total + below.unflatten(-1, members).sum(-1)
+    elif below is not None:
+        total = torch.cat((total, below.sum(-1, keepdim=True)), dim=-1)
+    return total.movedim(-1, 2)
+
+
+def _of_decays(of_q: Tensor, of_k: Tensor, of_states: Tensor, resets: Tensor, stretch: int) -> Tensor:
+    """The gradients (..., N) of ln a_t from those of exponents, zero at ``resets``."""
+    # ln a_t is in the weights of every key before t for every query from t on, and in the state after the last.
+    # Stretch by stretch, so that no rounding error travels further.
+    from_here = _in_stretches(of_q.to(of_states.dtype) - of_k, stretch).flip(-1).cumsum(-1).flip(-1)
+    from_here += of_states.unsqueeze(-1)
+    # Nothing passes a reset: what has been summed there is rounding errors.
+    next_reset = torch.where(_in_stretches(resets, stretch), torch.arange(stretch, device=resets.device), stretch)
+    next_reset = next_reset.flip(-1).cummin(-1).values.flip(-1)
+    from_here -= torch.nn.functional.pad(from_here, (0, 1)).gather(-1, next_reset)
+    return from_here.flatten(-2)[..., : resets.shape[-1]].masked_fill(resets, 0)
 
 
 def _in_stretches(x: Tensor, stretch: int) -> Tensor:
-    """(B, H, N) → (B, H, stretches, ``stretch``), the last one filled up with zeros."""
+    """(..., N) → (..., stretches, ``stretch``), the last one filled up with zeros."""
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % stretch)).unflatten(-1, (-1, stretch))
 
 
 def new_exponents_of_states(call: Call, result: Result, of: Upstream, stretch: int) -> Tensor:
     """``of_states`` of :func:`put_exponents`, of which only the last is known: float64, where the device has it."""
-    batch, heads, length, _ = call.q.shape
+    length = call.q.shape[2]
     dtype = torch.float32 if call.q.device.type == "mps" else torch.float64
-    of_states = torch.zeros(batch, heads, -(-length // stretch), dtype=dtype, device=call.q.device)
-    of_states[..., -1:] = dot(of.memory, result.memory) + dot(of.key_sum, result.key_sum)
+    last = exponent_of_state(call, of.memory, result.memory, of.key_sum, result.key_sum)
+    of_states = torch.zeros(*last.shape[:-1], -(-length // stretch), dtype=dtype, device=call.q.device)
+    of_states[..., -1:] = last
     return of_states
 
 
-def dot(grad: Tensor | None, state: Tensor) -> Tensor | float:
+def exponent_of_state(
+    call: Call, of_memory: Tensor | None, memory: Tensor, of_key_sum: Tensor | None, key_sum: Tensor | None
+) -> Tensor:
+    """The gradient of the exponent of a state, as :func:`by_decay` has it for N = 1, from that of the state."""
+    if call.pair_decay is None:
+        return memory.new_zeros(*memory.shape[:2], 1) + _dot(of_memory, memory) + _dot(of_key_sum, key_sum)
+    above = torch.zeros_like(memory) if of_memory is None else of_memory * memory
+    below = None
+    if key_sum is not None and key_sum.numel():
+        below = (torch.zeros_like(key_sum) if of_key_sum is None else of_key_sum * key_sum).unsqueeze(2)
+    return by_decay(call, above.sum(-1).unsqueeze(2), below)
+
+
+def _dot(grad: Tensor | None, state: Tensor | None) -> Tensor | float:
     """(B, H, 1), or zero without a gradient."""
-    return 0.0 if grad is None else (grad * state).flatten(2).sum(-1, keepdim=True)
+    return 0.0 if grad is None or state is None else (grad * state).flatten(2).sum(-1, keepdim=True)

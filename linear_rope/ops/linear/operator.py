@@ -132,10 +132,10 @@ def _implementation(call: Call) -> ModuleType:
             )
         return triton_form
     takes = native.takes(call.dtype, call.q.device) and call.pair_decay is None
-    if call.pair_decay is not None:
+    if call.implementation in ("native", "triton") and call.pair_decay is not None:
         raise ValueError(
             f"implementation is {call.implementation!r}, and log_decay is of pairs, which it has not; choose "
-            '"reference" or "recurrent"'
+            '"auto" or "chunked"'
         )
     if call.implementation == "native" and not takes:
         raise ValueError(

@@ -10,9 +10,10 @@ Axis names: B batch, H heads, S = B·H, L positions of a block, C chunk size, n 
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.ops.decay import faded, segmented_maximum
+from linear_rope.ops.decay import faded, of_features, segmented_maximum
 
 
 class Scales(NamedTuple):
@@ -58,6 +59,8 @@ def block_scales(key_scale: Tensor | None, log_decay: Tensor | None, before: Ten
 class ChunkFactors(NamedTuple):
     """Constants for autograd, all at most 1. Those that are None are 1.
 
+    With decays of pairs ``pairs`` is (G, P, C, C), ``query`` and ``key`` are (G, C, M), and the others have S·P for S.
+
     Attributes:
         pairs: (G, C, C), exp(s_j − c_i) for j ≤ i of the same segment, else zero; (C, C) without scales.
         query: (G, C, 1), exp(c_begin − c_i): how a query reads the state before its chunk.
@@ -76,6 +79,11 @@ class ChunkFactors(NamedTuple):
     before: Tensor | None
     after: Tensor | None
     kept: Tensor | None
+
+    @property
+    def groups(self) -> int:
+        """P, or 1 where all features of a head fade alike."""
+        return self.pairs.shape[1] if self.pairs.dim() == 4 else 1
 
 
 def chunk_factors(scales: Scales | None, length: int, size: int, like: Tensor) -> ChunkFactors:
@@ -113,6 +121,43 @@ def chunk_factors(scales: Scales | None, length: int, size: int, like: Tensor) -
         after=factor(end, last).unsqueeze(1),
         kept=factor(before, last),
     )
+
+
+def pair_factors(factors: ChunkFactors, decay: Tensor, features: int) -> ChunkFactors:
+    """``factors`` times what pairs fade by beyond them, ``decay`` (S, L, P); one pair is all features.
+
+    As GLA has it inside sub-chunks (arXiv 2312.06635, section 4.3), with sums that begin at a position of a chunk, or
+    with a chunk, and are subtracted nowhere: no exponent is above 0, and what follows a reset is exact.
+    """
+    pairs = decay.shape[-1]
+    each = decay.unflatten(1, (-1, factors.pairs.shape[-1])).movedim(-1, 2)  # (S, n, P, C)
+    inside, whole = _sums_between(each), each.sum(-1).mT
+    between, past = _sums_between(whole), whole.cumsum(-1)
+
+    def of_positions(factor: Tensor | None, exponent: Tensor) -> Tensor:
+        assert factor is not None
+        return factor * of_features(exponent.flatten(0, 1).mT, features if pairs > 1 else 1)
+
+    def of_states(factor: Tensor | None, exponent: Tensor) -> Tensor:
+        assert factor is not None
+        return (factor.unsqueeze(1) * exponent.exp()).flatten(0, 1)
+
+    return ChunkFactors(
+        pairs=(factors.pairs.unsqueeze(1) * inside.flatten(0, 1).exp()).squeeze(1),
+        query=of_positions(factors.query, each.cumsum(-1)),
+        key=of_positions(factors.key, inside[..., -1, :]),
+        carry=of_states(factors.carry, between.roll(1, -2)),
+        before=of_states(factors.before, F.pad(past[..., :-1], (1, 0)).unsqueeze(-1)),
+        after=of_states(factors.after, between[..., -1:, :]),
+        kept=of_states(factors.kept, past[..., -1:]),
+    )
+
+
+def _sums_between(x: Tensor) -> Tensor:
+    """(..., C) → (..., C, C): at [i, j] the sum of what comes after j up to i."""
+    size = x.shape[-1]
+    is_after = torch.ones(size, size, dtype=torch.bool, device=x.device).tril_(-1)
+    return torch.where(is_after, x.unsqueeze(-1), 0).cumsum(-2)
 
 
 def states_before(increments: Tensor, factors: ChunkFactors, state: Tensor | None) -> Tensor:
