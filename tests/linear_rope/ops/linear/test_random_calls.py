@@ -12,6 +12,7 @@ from linear_rope.features import GivenFeatures
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import with_state
 from linear_rope.ops.linear.prepare import prepare
+from linear_rope.positions.rotary import ROPE
 from tests.linear_rope.tensors import FORMS, SCALINGS
 
 pytestmark = pytest.mark.skipif("native" not in FORMS, reason="no native kernel here")
@@ -79,13 +80,13 @@ class Draw(random.Random):
 
 def in_two_parts(at: int, qkv: list[Tensor], *, implementation: str, causal: bool, **options: Any) -> Tensor:
     """The causal output of which the positions from ``at`` on follow the state of those before."""
-    axes = {"key_padding_mask": -1, "positions": -1, "log_decay": -1, "angles": -2}
+    axes = {"key_padding_mask": -1, "positions": -1, "log_decay": 2, "angles": -2}
     rows, state, length = [], None, qkv[0].shape[2]
     for start, size in ((0, at), (at, length - at)):
         own = {name: x.narrow(axes[name], start, size) for name, x in options.items() if isinstance(x, Tensor)}
         parts = [x.narrow(2, start, size) for x in qkv]
         given = options | own
-        given["scaling"] = given.pop("rope_scaling")
+        given["turn"] = ROPE._replace(scaling=given.pop("rope_scaling"))
         of_call = {name: given.pop(name) for name in ("log_decay", "denominator", "feature_map") if name in given}
         output, state = with_state(prepare(Call(*parts, **of_call), **given), state, implementation)
         rows.append(output.to(qkv[2].dtype))
@@ -121,10 +122,19 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
     tensors = {name: draw.normal(*(draw.repeated(of) if repeats else of)) for name, of in shapes.items()}
     if kind == "given":
         tensors |= {name: tensors[name].abs() + 0.1 for name in "qk"}
+    pair_denominator = "same"
     if keys == length and draw.happens(0.5):
         log_decay = -draw.between_0_and_1(batch, heads, length) * draw.choice((1e-4, 0.01, 1, 20))
         if draw.happens(0.3):
             log_decay[draw.between_0_and_1(batch, heads, length) < 0.1] = -torch.inf
+        if form == "chunked" and draw.happens(0.5):
+            log_decay = log_decay.unsqueeze(-1) - draw.between_0_and_1(
+                batch, heads, length, feature_map.count(width) // 2
+            ) * draw.choice((1e-4, 0.01, 1, 20))
+            if draw.happens(0.3):
+                log_decay[draw.between_0_and_1(*log_decay.shape) < 0.1] = -1e4
+            if denominator == "unrotated" and draw.happens(0.5):
+                pair_denominator = "head"
         tensors["log_decay"] = log_decay
     if rope != "none":
         kinds = ["positions"] + ["angles"] * (keys == length) + ["counted"] * (turn > 1 and at is None)
@@ -171,6 +181,7 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
             "positions": (positions, leaves["key_positions"]) if "key_positions" in leaves else positions,
             "log_decay": leaves.get("log_decay"),
             "angles": leaves.get("angles"),
+            "pair_denominator": pair_denominator,
             "rope_scaling": scaling,
             "implementation": name_of_form,
         }
