@@ -11,6 +11,7 @@ from linear_rope.ops.linear.rotated_features import Denominator
 from linear_rope.positions.decay import DECAYS
 from linear_rope.positions.registry import is_outside_attention, sets
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.rotary import BASE
 
 ACROSS = ("qk_norm", "output_norm", "output_gate")
 """additions to an attention that a cross-attention has too"""
@@ -75,7 +76,7 @@ class ModelConfig:
     "xpos". Or another of linear_rope.positions.POSITIONS"""
     denominator: Denominator = "unrotated"
     """denominator of linear attention with RoPE after the map"""
-    rope_base: float = 10000.0
+    rope_base: float = BASE
     """θ_i = rope_base^(−2i/width)"""
     rope_scaling: RopeScaling | None = None
     """other angles for sequences longer than those of training, see linear_rope.positions.rope_scaling; no part of the

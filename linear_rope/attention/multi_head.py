@@ -25,7 +25,7 @@ from linear_rope.checks import check_base, check_fraction, check_padding_mask, c
 from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import Turn
+from linear_rope.positions.rotary import BASE, Turn
 from linear_rope.positions.segments import cut, segments_of
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions
@@ -52,7 +52,7 @@ class Shared(TypedDict, total=False):
     output_gate: bool | str
 
 
-DEFAULTS: dict[str, Any] = {"head_dim": None, "rope_base": 10000.0, "rope_scaling": None, "bias": False, "dropout": 0.0}
+DEFAULTS: dict[str, Any] = {"head_dim": None, "rope_base": BASE, "rope_scaling": None, "bias": False, "dropout": 0.0}
 DEFAULTS |= {"rope_fraction": 1.0, "rope_angles": "fixed", "local_conv": 0, "short_conv": 0, "qk_norm": False}
 DEFAULTS |= {"output_norm": False, "output_gate": False}
 GATES: dict[Any, Callable[[Tensor], Tensor]] = {True: F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope.diagnostics.diagnose import evaluating
-from linear_rope.positions.rotary import rope_frequencies
+from linear_rope.positions.rotary import BASE, rope_frequencies
 
 
-def rope_decay_bound(distances: Tensor, width: int, *, base: float = 10000.0) -> Tensor:
+def rope_decay_bound(distances: Tensor, width: int, *, base: float = BASE) -> Tensor:
     """The bound on RoPE's scores by distance, (2/d)·Σ_j |S_j| with S_j = Σ_{i<j} e^{i·Δ·θ_i} (RoFormer, section 3.4.3).
 
     Args:
@@ -23,7 +23,7 @@ def rope_decay_bound(distances: Tensor, width: int, *, base: float = 10000.0) ->
     return partial_sums.abs().mean(-1)
 
 
-def expected_rope_mask(distances: Tensor, num_features: int, *, base: float = 10000.0) -> Tensor:
+def expected_rope_mask(distances: Tensor, num_features: int, *, base: float = BASE) -> Tensor:
     """c(Δ) = (2/M)·Σ_i cos(Δθ_i): what RoPE after the map does to FAVOR+'s score in expectation over the features.
 
     The features are exchangeable, so the sine cross terms of a rotated pair cancel in the mean, and

@@ -16,7 +16,7 @@ from linear_rope.ops.linear.prepare import check_angles_alone, check_arguments, 
 from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
 from linear_rope.ops.linear.state import State, output_of_state
 from linear_rope.positions.rope_scaling import RopeScaling
-from linear_rope.positions.rotary import Turn
+from linear_rope.positions.rotary import BASE, Turn
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision
 
@@ -33,7 +33,7 @@ def linear_attention(
     causal: bool = False,
     key_padding_mask: Tensor | None = None,
     positions: Positions | None = None,
-    rope_base: float = 10000.0,
+    rope_base: float = BASE,
     rope_scaling: RopeScaling | None = None,
     rope_fraction: float = 1.0,
     log_decay: Tensor | None = None,

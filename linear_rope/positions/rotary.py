@@ -16,6 +16,9 @@ from linear_rope.tracing import has_tangent, is_watched
 
 Layout = Literal["interleaved", "half"]
 
+BASE = 10000.0
+"""of which the angles are powers, unless another is given"""
+
 FEW = 64
 """positions whose rotations are kept, at most"""
 STRETCH = 256
@@ -25,7 +28,7 @@ STRETCH = 256
 def rope_frequencies(
     width: int,
     *,
-    base: float = 10000.0,
+    base: float = BASE,
     device: torch.device | str | None = None,
     scaling: RopeScaling | None = None,
     fraction: float = 1.0,
@@ -59,7 +62,7 @@ class Turn(NamedTuple):
     """By which angles pairs of channels turn; the arguments of :func:`rope_frequencies`."""
 
     width: int
-    base: float = 10000.0
+    base: float = BASE
     scaling: RopeScaling | None = None
     fraction: float = 1.0
 
@@ -209,7 +212,7 @@ def apply_rope(
     x: Tensor,
     positions: Tensor,
     *,
-    base: float = 10000.0,
+    base: float = BASE,
     layout: Layout = "interleaved",
     scaling: RopeScaling | None = None,
 ) -> Tensor:
