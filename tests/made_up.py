@@ -1,18 +1,22 @@
 """Records made up for tests: what a test does not say is anything that will do."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from experiments.cli import app
+from experiments.objects import Job
 from experiments.options import RunOptions, run_options
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
+from experiments.run.job import train_directory
+from experiments.run.registry import LAUNCHERS
 from experiments.show import style
 from experiments.variants import parse_variants
 
@@ -69,6 +73,32 @@ def make_record(**other: Any) -> Comparison:
     return msgspec.convert(comparison_fields(**other), Comparison)
 
 
+class Here:
+    """A launcher whose runs are trained in this process: most of a small run is the start of its own."""
+
+    room = 1
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    def start(self, jobs: Sequence[Job]) -> list[Any]:
+        ended = [_train(job) for job in jobs]
+        return [SimpleNamespace(poll=lambda status=status: status, stop=None) for status in ended]
+
+
+def _train(job: Job) -> int:
+    with (job.directory / "log.txt").open("a") as log, redirect_stdout(log), redirect_stderr(log):
+        return train_directory(job.directory)
+
+
+@contextmanager
+def trained_here() -> Iterator[None]:
+    """What the command line trains is trained in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(LAUNCHERS._items, "local", Here)
+        yield
+
+
 @contextmanager
 def undrawn() -> Iterator[None]:
     """Reports are written without their pictures, which take most of the time of a small comparison."""
@@ -80,6 +110,13 @@ def undrawn() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(style, "save_figure", save)
+        yield
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Both, for tests of other things than how runs are started and what pictures show."""
+    with undrawn(), trained_here():
         yield
 
 

@@ -123,7 +123,8 @@ def triples_of_claims():
 
 
 @pytest.mark.slow
-def test_every_interval_in_the_findings_is_one_of_a_claim_or_of_a_report(report_of):
+def test_every_interval_and_every_figure_of_a_table_in_the_findings_is_a_claim_s_or_a_report_s(report_of):
+    """One test, for one process then makes the reports; intervals here, figures below."""
     folders = sorted({folder for text in FINDINGS.values() for folder in REPORTED.findall(text)})
     made = [*map(report_of, folders), (PROJECT / "results/recipe/recipe.md").read_text(encoding="utf-8")]
     measured = [found for text in made for found in triples(text)] + [*triples_of_claims()]
@@ -135,11 +136,11 @@ def test_every_interval_in_the_findings_is_one_of_a_claim_or_of_a_report(report_
             all(abs(a - b) <= (unit + other) / 2 + 1e-9 for a, b in zip(numbers, shown(values), strict=True))
             for values, other, _ in measured
         ), numbers
+    check_figures_of_tables(report_of)
 
 
-@pytest.mark.slow
-def test_every_figure_in_a_table_of_the_findings_is_one_of_the_reports_that_the_page_links_to(report_of):
-    """Rounded, or as a percentage of what a report has as a share."""
+def check_figures_of_tables(report_of):
+    """Each is one of the reports that its page links to, rounded, or in percent of what a report has as a share."""
     said = 0
     for text in FINDINGS.values():
         reports = map(report_of, dict.fromkeys(REPORTED.findall(text)))

@@ -1,19 +1,14 @@
 """Runs of any kind of training, and runs that are stopped and go on."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from experiments.config import Config
-from experiments.objects import Job
-from experiments.run.job import train_directory
-from experiments.run.registry import LAUNCHERS
 from experiments.train.group import Group
 from experiments.train.loop import RunLog, RunStopped, Trainer
 from experiments.variants import Variant, get_variant
@@ -58,24 +53,3 @@ def check_goes_on(directory: Path, make_objective: Callable[[], Any], variant: s
     for steps in (1, 4, math.inf):
         train_until(steps, stopped, variant, 0, config, make_objective())
     assert repeated_rows(stopped / "metrics.jsonl") == repeated_rows(whole / "metrics.jsonl")
-
-
-class Here:
-    """A launcher whose runs are trained in this process: most of a small run is the start of its own."""
-
-    room = 100
-
-    def __init__(self, **_: object) -> None:
-        pass
-
-    def start(self, jobs: Sequence[Job]) -> list[Any]:
-        ended = [train_directory(job.directory) for job in jobs]
-        return [SimpleNamespace(poll=lambda status=status: status, stop=None) for status in ended]
-
-
-@contextmanager
-def trained_here() -> Iterator[None]:
-    """What the command line trains is trained in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(LAUNCHERS._items, "local", Here)
-        yield

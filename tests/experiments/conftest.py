@@ -13,7 +13,7 @@ from experiments.records.files import write_json
 from experiments.records.record import run_directory
 from experiments.train.objectives import NextByte
 from experiments.variants import parse_variants
-from tests.made_up import comparison_fields, undrawn
+from tests.made_up import comparison_fields, quick, undrawn
 
 Loss = Callable[[str, int, int], float]
 
@@ -100,6 +100,13 @@ def make_comparison() -> Callable[..., Path]:
 def no_pictures() -> Iterator[None]:
     """For what looks at a report's words and tables alone."""
     with undrawn():
+        yield
+
+
+@pytest.fixture
+def quickly() -> Iterator[None]:
+    """The same for what does not look at processes either."""
+    with quick():
         yield
 
 

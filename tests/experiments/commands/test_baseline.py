@@ -8,7 +8,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.records.files import write_json
-from tests.made_up import comparison_fields, undrawn
+from tests.made_up import comparison_fields, quick
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 TWO = "elu+1-rope-after,softmax-rope"
@@ -23,7 +23,7 @@ def run(out, variants, *more):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("baseline") / "two"
-    with undrawn():
+    with quick():
         assert run(root, TWO) == 0
     return root
 
@@ -73,7 +73,7 @@ def test_each_takes_its_own_where_that_was_run_else_the_first_or_the_chosen_one(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_a_chosen_baseline_is_recorded_and_kept_when_the_comparison_goes_on(made, tmp_path):
     root = shutil.copytree(made, tmp_path / "two")
     (before,) = rows(root).values()

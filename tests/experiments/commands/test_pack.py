@@ -19,7 +19,7 @@ from experiments.records.record import is_finished, packed_statuses, run_directo
 from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
-from tests.made_up import DATA, make_record
+from tests.made_up import DATA, make_record, trained_here
 
 parquet = pytest.importorskip("pyarrow.parquet", reason='pyarrow is not installed: pip install -e ".[packed]"')
 
@@ -282,7 +282,8 @@ def test_the_weights_of_the_first_seed_are_packed_in_bfloat16(tmp_path, monkeypa
     monkeypatch.setattr(run_training, "write_report", lambda root, study: root)
     name, trained = "elu+1-none", tmp_path / "trained"
     words = ["--preset=smoke", "--steps=4", "--evaluate-every=4", f"--variants={name}", f"--out={trained}"]
-    assert main(["run", "convergence", *words]) == 0
+    with trained_here():
+        assert main(["run", "convergence", *words]) == 0
     packed = pack(trained, tmp_path / "packed", "--weights")
     run = load(packed).run(name, 0)
     model, step = run.model(), checkpoint_path(run_directory(trained, name, 0) / "checkpoint", 4)

@@ -140,7 +140,7 @@ def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     assert "failed" in (out / "report.md").read_text()
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variants", "words", "told"),
@@ -167,7 +167,7 @@ def test_a_second_command_is_refused_while_the_first_holds_the_directory(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_a_trial_that_was_made_with_something_else_is_refused(tmp_path, capsys):
     out = tmp_path / "tuned"
     options = ["--variants", "softmax-none", "--learning-rates", "0.001,0.002"]
@@ -218,6 +218,7 @@ def test_names_with_spaces_line_breaks_and_markup_work_to_the_end(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quickly")
 def test_floors_are_computed_once_for_a_number_of_steps_and_not_for_a_plan(tmp_path, capsys, monkeypatch):
     computed, floors = [], NextByte.floors
     monkeypatch.setattr(NextByte, "floors", lambda self, config: computed.append(config.steps) or floors(self, config))

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,13 +12,11 @@ from experiments.console import command_line
 from experiments.objects import Job, Run
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, run_status, write_record
-from experiments.run.job import train_directory
-from experiments.run.registry import LAUNCHERS
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.train.costs import Costs
 from experiments.train.tuning import parse_rates, trial_name
 from experiments.variants import without_rate
-from tests.made_up import make_record, run_options_of, undrawn
+from tests.made_up import make_record, quick, run_options_of
 
 V1 = read_benchmark()
 HOUR = 3600
@@ -221,7 +218,7 @@ def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys)
     packed = tmp_path / "packed"
 
     def run(there, *words):
-        with undrawn():
+        with quick():
             assert main([*SMOKE, f"--out={tmp_path / there}", f"--pack={packed}", *words]) == 0
         return capsys.readouterr().out
 
@@ -243,26 +240,12 @@ def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys)
     assert "softmax-rope@learning_rate=0.01 seed 0: done" in run("there", "--task=language-check", one)
 
 
-class Here:
-    """A launcher that trains in this process, where PyTorch is loaded and threads are as few as they are."""
-
-    room = 1
-
-    def __init__(self, **options):
-        pass
-
-    def start(self, jobs):
-        statuses = [train_directory(job.directory) for job in jobs]
-        return [SimpleNamespace(poll=lambda status=status: status) for status in statuses]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("tasks", [SOME, pytest.param("", marks=pytest.mark.full)])
-def test_every_variant_and_every_task_run_at_smoke_size(tmp_path, capsys, monkeypatch, tasks):
+def test_every_variant_and_every_task_run_at_smoke_size(tmp_path, capsys, tasks):
     """The second time nothing is left to do."""
-    monkeypatch.setitem(LAUNCHERS._items, "local", Here)
     words = [*SMOKE, f"--out={tmp_path}", *([f"--task={tasks}"] if tasks else [])]
-    with undrawn():
+    with quick():
         assert main(words) == 0
         trained = capsys.readouterr().out
         assert main(words) == 0

@@ -12,6 +12,7 @@ from experiments.cli import main
 from experiments.judge.claims import claims_of
 from experiments.judge.references import REFERENCES, command, declared_claims
 from experiments.judge.verdicts import RULE
+from experiments.report import claims_page
 from experiments.report.claims_page import page, read_sections
 from experiments.report.report import write_report
 from experiments.studies.registry import STUDIES
@@ -40,7 +41,9 @@ def test_references_are_of_experiments_that_exist():
 
 
 @pytest.mark.slow
-def test_the_committed_table_and_page_are_what_the_command_writes(tmp_path, capsys):
+def test_the_committed_table_and_page_are_what_the_command_writes(tmp_path, capsys, monkeypatch):
+    sections = read_sections(STUDIES, ROOT / "results/reference")
+    monkeypatch.setattr(claims_page, "read_sections", lambda *_: sections)  # once for both
     for committed in (ROOT / "results/claims.csv", ROOT / "docs/claims.md"):
         written = tmp_path / committed.name
         assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(written)]) == 0

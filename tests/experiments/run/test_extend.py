@@ -7,14 +7,14 @@ import pytest
 
 from experiments.cli import main
 from experiments.records.record import read_comparison, write_record
-from tests.made_up import repeated_rows, undrawn
+from tests.made_up import quick, repeated_rows
 
 QUICK = ["run", "convergence", "--preset", "smoke", "--evaluate-every", "2", "--log-every", "1"]
 TWO = "softmax-rope,elu+1-rope-after"
 
 
 def run(root, *more, steps=10, variants=TWO):
-    with undrawn():
+    with quick():
         return main([*QUICK, "--variants", variants, "--seeds", "1", "--steps", str(steps), "--out", str(root), *more])
 
 
@@ -124,7 +124,7 @@ def test_what_has_no_weights_from_which_it_could_go_on_is_refused(copy, tmp_path
 def test_without_steps_it_keeps_those_it_had_and_with_seeds_and_variants_nothing_there_is_touched(copy):
     before = content(copy / "softmax-rope" / "seed0")
     words = [*QUICK, "--variants", f"{TWO},softmax-none", "--seeds", "2", "--out", str(copy), "--extend"]
-    with undrawn():
+    with quick():
         assert main(words) == 0
     assert read_comparison(copy).config["steps"] == 10
     assert content(copy / "softmax-rope" / "seed0") == before

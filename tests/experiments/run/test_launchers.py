@@ -23,7 +23,7 @@ from experiments.run.slurm import Slurm
 from experiments.train.models import Shape, build_model
 from experiments.variants import get_variant
 from tests.experiments.run.conftest import PROJECT
-from tests.made_up import repeated_rows, undrawn
+from tests.made_up import quick, repeated_rows
 
 VARIANT = "elu+1-none"
 ASKED = "is there room on the disk, and may its directory be written?"
@@ -205,7 +205,7 @@ def test_a_fine_tuned_run_is_trained_from_any_directory(tmp_path, monkeypatch):
     small = ["--preset", "smoke", "--steps", "2", "--evaluate-every", "2", "--checkpoint-every", "2", "--workers", "1"]
     small += ["--variants", "softmax-rope"]
     monkeypatch.chdir(tmp_path)
-    with undrawn():
+    with quick():
         assert main(["run", "mlm", *small, "--out", "mlm"]) == 0
         assert main(["run", "glue", *small, "--initial-weights", "mlm", "--prepare", "--out", "task"]) == 0
     (tmp_path / "elsewhere").mkdir()

@@ -24,7 +24,7 @@ from experiments.run.time_limit import TimeLimit
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
 from tests.experiments.run.conftest import train, training_of
-from tests.made_up import make_record, undrawn
+from tests.made_up import make_record, quick
 
 RUN = Run("softmax-none", 0)
 
@@ -217,7 +217,7 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
 
     def run(out, time):
         words = ["--preset=gpu-small", f"--data-file={text}", *TINY, f"--out={out}", f"--for={time}"]
-        with undrawn():
+        with quick():
             assert main(["run", "convergence", *words]) == 0
         return capsys.readouterr().out
 

@@ -70,7 +70,7 @@ def of_other_code():
     return msgspec.structs.replace(software("cpu"), code_sha256="ab")
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_a_run_takes_over_what_is_there_and_trains_the_rest(copied, tmp_path, capsys):
     say(copied / "there", of_other_code())
     out = tmp_path / "out"

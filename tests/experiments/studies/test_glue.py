@@ -12,6 +12,7 @@ from experiments.show.entries import tables_over
 from experiments.studies.answers import ANSWERS
 from experiments.studies.registry import STUDIES
 from linear_rope.heads import Classifier, MaskedLM
+from tests.made_up import trained_here
 
 from .conftest import opened
 
@@ -28,9 +29,10 @@ def fine_tuned(tmp_path_factory):
     root = tmp_path_factory.mktemp("glue")
     small = ["--preset", "smoke", "--steps", "6", "--evaluate-every", "2", "--checkpoint-every", "3", "--workers", "1"]
     only = [*small, "--variants", f"softmax-rope,{GATED}"]
-    assert main(["run", "mlm", *only, "--out", str(root / "mlm")]) == 0
     words = ["run", "glue", *only, "--initial-weights", str(root / "mlm")]
-    assert main([*words, "--out", str(root / "tasks" / "made-up")]) == 0
+    with trained_here():
+        assert main(["run", "mlm", *only, "--out", str(root / "mlm")]) == 0
+        assert main([*words, "--out", str(root / "tasks" / "made-up")]) == 0
     return root
 
 

@@ -15,7 +15,7 @@ from experiments.studies import answers, tables
 from experiments.studies.answers import ANSWERS, samples_of
 from experiments.studies.long_documents import measure as measured
 from experiments.train.chosen_objective import make_objective
-from tests.made_up import make_record, metrics_rows
+from tests.made_up import make_record, metrics_rows, trained_here
 
 from .conftest import write
 
@@ -27,7 +27,8 @@ WORDS = ["run", "long-documents", *SMALL, "--test-windows", "40", "--variants", 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("long") / "made"
-    assert main([*WORDS, "--out", str(out)]) == 0
+    with trained_here():
+        assert main([*WORDS, "--out", str(out)]) == 0
     return out
 
 

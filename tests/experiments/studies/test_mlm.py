@@ -14,6 +14,7 @@ from experiments.studies.decay.measure import uniform_weight
 from experiments.studies.registry import STUDIES
 from experiments.train.tokens import TextTokenizer
 from linear_rope.heads import MaskedLM
+from tests.made_up import trained_here
 
 from .conftest import opened
 
@@ -45,7 +46,8 @@ def found(make_comparison, tmp_path):
 def test_a_run_has_a_tokenizer_an_encoder_and_a_report(tmp_path):
     out = tmp_path / "mlm"
     words = ["run", "mlm", "--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--workers", "1"]
-    assert main([*words, "--variants", f"softmax-learned,{GATED}", "--out", str(out)]) == 0
+    with trained_here():
+        assert main([*words, "--variants", f"softmax-learned,{GATED}", "--out", str(out)]) == 0
     record = json.loads((out / "comparison.json").read_text())
     assert record["objective"]["name"] == "masked token"
     assert (out / "tokenizer.json").exists()

@@ -11,7 +11,7 @@ from experiments import load
 from experiments.cli import main
 from experiments.config import Config
 from experiments.studies.translation import measure as measured
-from tests.made_up import make_record
+from tests.made_up import make_record, trained_here
 
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
 SMALL = ["--steps", "8", "--checkpoint-every", "2", "--evaluate-every", "4", "--log-every", "2"]
@@ -22,7 +22,8 @@ def made(tmp_path_factory):
     """Two variants of the smoke preset."""
     out = tmp_path_factory.mktemp("translation") / "made"
     words = ["run", "translation", "--preset", "smoke", "--variants", f"softmax-rope,{GATED}", *SMALL]
-    assert main([*words, "--workers", "1", "--out", str(out)]) == 0
+    with trained_here():
+        assert main([*words, "--workers", "1", "--out", str(out)]) == 0
     return out, words
 
 
@@ -45,7 +46,7 @@ def test_a_run_has_bleu_samples_and_a_report(made):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_what_was_translated_is_not_translated_again(made, monkeypatch):
     out, words = made
     before = (out / "bleu.csv").read_bytes()
@@ -55,7 +56,7 @@ def test_what_was_translated_is_not_translated_again(made, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measured_is_made_again(made, tmp_path):
     out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
     before = {name: (out / name).read_bytes() for name in ("bleu.csv", "translations.csv")}
@@ -68,7 +69,7 @@ def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measu
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_path):
     words = ["run", "translation", "--preset", "smoke", "--variants", "softmax-rope", *SMALL, "--seeds", "2"]
     out = tmp_path / "tuned"

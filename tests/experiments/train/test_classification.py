@@ -23,8 +23,8 @@ from experiments.train.pretrained import Pretrained
 from experiments.train.tokens import BEGIN_ID, END_ID, PAD_ID
 from experiments.variants import get_variant
 from tests.experiments.train.tasks import BAD, CLASSES, GOOD, config_of, examples, sentence, task_of
-from tests.made_up import undrawn
-from tests.training import check_goes_on, trained_here
+from tests.made_up import trained_here, undrawn
+from tests.training import check_goes_on
 
 CONFIG = config_of("text")
 

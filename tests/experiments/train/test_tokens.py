@@ -171,7 +171,7 @@ MASKED = [*"--objective masked --tokenizer wordpiece --vocabulary-size 300 --con
 BPE = [*"--tokenizer bpe --vocabulary-size 300 --context 16".split()]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [MASKED, BPE], ids=["wordpiece", "bpe"])
 def test_a_comparison_trains_one_tokenizer_and_keeps_it(tmp_path, settings, capsys):

@@ -31,8 +31,7 @@ from experiments.train.tuning import (
     untuned,
 )
 from experiments.variants import get_variant
-from tests.made_up import metrics_rows, repeated_rows, undrawn
-from tests.training import trained_here
+from tests.made_up import metrics_rows, repeated_rows, trained_here, undrawn
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 VARIANT = "softmax-none"
