@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from experiments.cli import main
-from experiments.commands import run_training
 from experiments.config import Config
 from experiments.objects import Run
 from experiments.records.environment import software
@@ -19,6 +18,7 @@ from experiments.records.schema import Origin, Software
 from experiments.run import reuse
 from experiments.run.plan import Training
 from experiments.run.reuse import reusable_runs, take_over
+from tests.made_up import quick
 
 VARIANT = "elu+1-none"
 RUN = Run(VARIANT, 0)
@@ -32,8 +32,7 @@ MINE = Origin(module="mine", package="", version="", sha256="ab")
 def trained(tmp_path_factory):
     """The directory of comparisons in which one of a single finished run is."""
     root = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
-        patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
+    with quick():
         assert main([*COMMAND, "--out", str(root / "there"), "--seeds", "1"]) == 0
     return root
 
