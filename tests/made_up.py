@@ -15,6 +15,7 @@ from experiments.objects import Job
 from experiments.options import RunOptions, run_options
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
+from experiments.report import report
 from experiments.run.job import train_directory
 from experiments.run.registry import LAUNCHERS
 from experiments.show import style
@@ -115,8 +116,9 @@ def undrawn() -> Iterator[None]:
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Both, for tests of other things than how runs are started and what pictures show."""
-    with undrawn(), trained_here():
+    """Both, and no curves to click on, for tests of other things than how runs are started and what pictures show."""
+    with undrawn(), trained_here(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "interactive", lambda rows: None)
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import COMMANDS, main
-from experiments.show import style
+from tests.made_up import quick
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -77,15 +77,10 @@ def report_of(tmp_path_factory):
     """Makes the report of a folder of results/ without its figures, once, and gives its text."""
     directory = tmp_path_factory.mktemp("reports")
 
-    def save_nothing(make, figures, stem):
-        figures.mkdir(exist_ok=True)
-        (figures / f"{stem}.svg").write_text("<svg/>")
-
     @cache
     def report(folder):
         copy = shutil.copytree(PROJECT / folder, directory / folder, ignore=shutil.ignore_patterns("figures"))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(style, "save_figure", save_nothing)
+        with quick():
             assert main(["report", str(copy)]) == 0
         return (copy / "report.md").read_text(encoding="utf-8")
 
