@@ -65,7 +65,7 @@ def _what_would_do(kind: Any) -> str:
 
 
 OF_ATTENTION = (
-    *("rope_base", "rope_fraction", "decay", "local_conv", "short_conv"),
+    *("rope_base", "rope_fraction", "decay", "local_conv", "short_conv", "window"),
     *("qk_norm", "output_norm", "output_gate"),
 )
 """fields of Config that are arguments of an attention and fields of a model's configuration, by the same names"""
@@ -145,6 +145,8 @@ class Config:
     """tokens in a learned sum of values, added to the output; 0: none"""
     short_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
     """tokens in learned sums added to queries, keys and values; 0: none"""
+    window: Annotated[int, Meta(ge=0, le=2**24)] = 0
+    """tokens that a token sees through softmax attention, the last ones; 0: all"""
     qk_norm: Literal["no", "yes"] = "no"
     """normalise queries and keys before map and rotation, with a learned gain of each head"""
     output_norm: Literal["no", "yes"] = "no"
@@ -191,6 +193,7 @@ class Config:
         """The settings of ``OF_ATTENTION``, as a model's configuration has them."""
         words = {"yes": True, "no": False}
         values = {name: getattr(self, name) for name in OF_ATTENTION}
+        values["window"] = values["window"] or None
         return {name: words.get(value, value) for name, value in values.items()}
 
     @property

@@ -96,6 +96,12 @@ NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
         "delta has queries and keys of length 1 anyway, so qk_norm says nothing; leave it out",
     ),
     (
+        ("window",),
+        lambda v: v.kernel in _KERNELS and v.kernel not in NOT_AFTER,
+        "{0.kernel} keeps no tokens that a window could end at, so {1} says nothing; leave it out, or choose a softmax "
+        "variant",
+    ),
+    (
         ("denominator",),
         lambda v: v.kernel in WITHOUT_MAP,
         "{0.kernel} has no denominator, so the setting says nothing; leave it out",

@@ -65,7 +65,7 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
             "redraw_every": config.redraw_every,
             "seed": config.feature_seed * 1000 + layer,
         }
-        | plain
+        | {name: value for name, value in plain.items() if value is not None}
         | settings,
     )
 

@@ -17,6 +17,7 @@ ACROSS = ("qk_norm", "output_norm", "output_gate")
 """additions to an attention that a cross-attention has too"""
 ADDITIONS = (
     *("rope_base", "rope_scaling", "rope_fraction", "decay", "local_conv", "short_conv"),
+    "window",
     *ACROSS,
 )
 """fields of :class:`ModelConfig` that are arguments of an attention, of the same names and with the same defaults; one
@@ -38,6 +39,7 @@ class AttentionSettings:
     decay: str | None = None
     local_conv: int | None = None
     short_conv: int | None = None
+    window: int | None = None
     qk_norm: bool | None = None
     output_norm: bool | None = None
     output_gate: bool | str | None = None
@@ -90,6 +92,8 @@ class ModelConfig:
     """tokens in a weighted sum of values that is added to the heads' output; 0 for none"""
     short_conv: int = 0
     """tokens in a weighted sum of queries, keys and values that is added to each; 0 for none"""
+    window: int | None = None
+    """tokens that a token sees, itself and those before it, where the attention keeps them all (softmax attention)"""
     qk_norm: bool = False
     """normalise each head's queries and keys before map and rotation, with a learned gain of the head"""
     output_norm: bool = False

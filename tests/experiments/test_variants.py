@@ -219,6 +219,7 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("softmax-rope@rope_base=99", "rope_base is '99'; give a number, 100 or more, 1,000,000"),
         ("hybrid-3to1-rope", "is a pattern of 4 layers, and layers is 1; give --layers 4 or a multiple of it, or @lay"),
         ("hybrid-3to1-rope@num_features=8@layers=4", "elu+1 has no random features of this suite's, so num_features"),
+        ("elu+1-none@window=32", "elu+1 keeps no tokens that a window could end at, so window says nothing; leave it"),
         ("hybrid-3to1-none@decay=often", "decay is 'often'; choose from none, fixed"),
         ("delta-rope-after@qk_norm=yes", "queries and keys of length 1 anyway, so qk_norm says nothing; leave it out"),
     ],

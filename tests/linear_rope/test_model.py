@@ -13,6 +13,7 @@ from torch import Tensor
 from linear_rope import AttentionSettings, CausalLM, Encoder, EncoderDecoder, ModelConfig, NTKAware
 from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.model import DecoderState
+from linear_rope.model_config import ADDITIONS
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
 
 SMALL: dict[str, Any] = {"vocab_size": 50, "dim": 16, "layers": 2, "heads": 2, "max_length": 40, "num_features": 12}
@@ -40,13 +41,14 @@ ALL: dict[str, dict[str, Any]] = {
     "favor+-rope-after, normalised": {"position": "rope-after", "qk_norm": True},
     **{f"softmax-{name}": {**SOFTMAX, "position": name} for name in SCORES},
     "hybrid": {"pattern": (FADING, EXACT), "num_features": None},
+    "hybrid-window": {"pattern": (FADING, replace(EXACT, window=7)), **ELU},
     "hybrid-ntk": {"pattern": (replace(FADING, position="none"), EXACT), **ELU, "rope_scaling": NTKAware(2.0)},
     "hybrid-learned": {"pattern": (AttentionSettings(), AttentionSettings(**SOFTMAX)), "position": "learned"},
     "softmax-xpos": {**SOFTMAX, "position": "xpos"},
     "softmax-complex": {**SOFTMAX, "position": "complex"},
     **{f"{kernel}-floater": {**of, "position": "floater"} for kernel, of in KERNELS.items() if kernel != "favor+"},
 }
-BOTH_WAYS = [name for name in ALL if name != "softmax-xpos"]
+BOTH_WAYS = [name for name in ALL if name not in ("softmax-xpos", "hybrid-window")]
 """also for encoders"""
 ADDED = (".positions.", ".decay.", ".local.", ".short.", ".rotation", ".score_positions.", "block_positions.", ".gain")
 
@@ -105,6 +107,10 @@ def test_layers_follow_the_pattern_over_and_over_in_every_stack_and_take_its_sta
     assert_identical(*(each(random_tokens(1, 9), random_tokens(1, 5)) for each in (model, other)))
     with pytest.raises(RuntimeError, match="local"):
         other.load_state_dict(EncoderDecoder(replace(hybrid, pattern=(FADING,))).state_dict())
+
+
+def test_every_addition_to_an_attention_can_be_one_layer_s() -> None:
+    assert {*ADDITIONS} - {"rope_scaling"} <= {*AttentionSettings.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("std", [0.02, 0.08])
