@@ -147,9 +147,17 @@ def claims(
 
 
 @app.command(name="list")
-def list_all(*, plugin: Plugins = ()) -> int:
-    """List studies, variants, presets and data sets."""
-    from experiments.commands.catalogue import list_all as show
+def list_all(*, sizes: Flag = False, plugin: Plugins = ()) -> int:
+    """List studies, variants, presets and data sets.
+
+    Args:
+        sizes: print what a model of each variant costs: its parameters, its state, and operations for a token
+    """
+    if sizes:
+        say_that_it_loads("list --sizes", sys.stderr)
+        from experiments.commands.sizes import list_sizes as show
+    else:
+        from experiments.commands.catalogue import list_all as show
 
     return show()
 

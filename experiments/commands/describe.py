@@ -17,6 +17,7 @@ from experiments.run.registry import LAUNCHERS
 from experiments.run.time_limit import without_limit
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
+from experiments.train.costs import costs_of
 from experiments.train.models import build_model, check_parameters_match, count_parameters
 from experiments.train.objectives import Objective, evaluated
 from experiments.train.tuning import parse_rates
@@ -53,10 +54,11 @@ def describe(plan: Plan, objective: Objective, device: torch.device) -> Comparis
 
 def _variant_record(variant: Variant, config: Config, objective: Objective) -> VariantRecord:
     with torch.device("meta"):
-        total, tables = count_parameters(build_model(variant, config, 0, objective.of(variant.settings)))
-    record = VariantRecord(
-        **vars(variant) | {"pattern": [*variant.pattern]}, parameters=total, position_parameters=tables
-    )
+        model = build_model(variant, config, 0, objective.of(variant.settings))
+    total, tables = count_parameters(model)
+    _, state, flops = costs_of(model, config.context)
+    sizes = {"parameters": total, "position_parameters": tables, "state": state, "flops": flops}
+    record = VariantRecord(**vars(variant) | sizes | {"pattern": [*variant.pattern]})
     if variant.position in ("rope-after", "selective-after"):
         record.description += f" The denominator is {config.denominator}."
     return record

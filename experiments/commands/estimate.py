@@ -20,6 +20,7 @@ from experiments.data.corpus import Data
 from experiments.objects import Run
 from experiments.records.record import is_finished, read_comparison, run_rows
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.report.tables import FLOPS, STATE, costs_in_words
 from experiments.train.evaluate import on_device
 from experiments.train.models import build_model
 from experiments.train.objectives import Objective
@@ -54,7 +55,7 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
     console.print("measuring a training step of each variant (one layer, few sequences)")
     seconds_of = estimated_seconds(plan.variants, plan.config, objective, place.device)
     rates = comparison.learning_rates
-    table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
+    table = Table("variant", "runs", "parameters", "position table", STATE, FLOPS, "tokens a run", "time a run")
     total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(plan.variants, comparison.variants, strict=True):
         own, seconds, count = plan.configs[variant.name], seconds_of[variant.name], len(comparison.seeds)
@@ -62,9 +63,10 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
             tried = fewest_trials(len(rates), comparison.rate_seeds)
             # The trials at the best rate are the variant's runs with their seeds.
             trials, count = trials + tried, count + tried - comparison.rate_seeds
-        sizes = described.parameters, described.position_parameters, own.steps * own.tokens_per_step
-        total, runs, tokens = total + count * seconds, runs + count, tokens + count * sizes[-1]
-        table.add_row(variant.name, str(count), *(f"{size:,}" for size in sizes), duration(seconds))
+        read, costs = own.steps * own.tokens_per_step, costs_in_words(described.state, described.flops)
+        total, runs, tokens = total + count * seconds, runs + count, tokens + count * read
+        sizes = f"{described.parameters:,}", f"{described.position_parameters:,}", *costs, f"{read:,}"
+        table.add_row(variant.name, str(count), *sizes, duration(seconds))
     console.print(table)
     if trials:
         console.print(

@@ -28,6 +28,7 @@ from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.objects import Job, Run
 from experiments.options import RunOptions, as_words
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
+from experiments.report.tables import FLOPS, STATE, costs_in_words
 from experiments.run.time_limit import TimeLimit, parse_time, share_left
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.train.chosen_objective import make_objective
@@ -198,7 +199,7 @@ class _Driver:
         """Print the stages with their runs and hours, and what models of each task cost."""
         self.console.print("measuring a training step of each variant of each task (one layer, few sequences)")
         stages = Table("stage", "task", "variants", "seeds", "runs left", "hours left")
-        sizes = Table("task", "variant", "parameters", "state numbers a layer", "MFLOPs a token", "a run")
+        sizes = Table("task", "variant", "parameters", STATE, FLOPS, "a run")
         counted, shown, number, hours = set[Path](), set[tuple[str, str]](), 0, 0.0
         for each in comparisons:
             if each.study != STUDY:
@@ -222,8 +223,7 @@ class _Driver:
     def _add_size(self, table: Table, each: Comparison, name: str) -> None:
         variant = get_variant(name)
         found = costs(variant, variant.config(self.config(each.task)), self.objective(each.task))
-        state = "-" if found.state is None else f"{found.state:,}"
-        flops = "-" if found.flops is None else f"{found.flops / 1e6:.2f}"
+        state, flops = costs_in_words(found.state, found.flops)
         seconds = self.seconds(each)[without_rate(name)]
         table.add_row(each.task, name, f"{found.parameters:,}", state, flops, duration(seconds))
 

@@ -58,6 +58,10 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
     position_parameters: Natural
     settings: dict[str, Any] = {}
     """values of the configuration in which the variant differs from the comparison's"""
+    state: Natural | None = None
+    """numbers that its model carries of a sequence from token to token; None: not known, or none, as of an encoder"""
+    flops: Natural | None = None
+    """additions and multiplications of a token's forward pass, by formula"""
     pattern: list[str] = []
     """of a hybrid the variant of each layer, over and over"""
     not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""

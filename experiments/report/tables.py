@@ -21,6 +21,7 @@ from experiments.show.rows import in_numbers
 NOTHING = "-"
 NO_BASELINE = " was not run"
 ANY = (-inf, inf)
+STATE, FLOPS = "state numbers", "MFLOPs a token"
 NOT_TUNED = {
     "lower edge": "the lowest learning rate that was tried is its best",
     "upper edge": "the highest learning rate that was tried is its best",
@@ -60,6 +61,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
                 **({"steps to baseline's final validation loss": reached} if objective.better == "lower" else {}),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
                 "parameters": f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else ""),
+                **dict(zip((STATE, FLOPS), costs_in_words(variant.state, variant.flops), strict=True)),
                 "not finished": f"{lost}: {test['reasons']}" if lost else "",
                 **({"beats": test["beats"] or NOTHING} if floors else {}),
             }
@@ -68,6 +70,11 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         cells = {f"test {objective.quantity}": f"{floor.value:.3f}", "not finished": ""}
         rows.append(dict.fromkeys(rows[0], NOTHING) | {"variant": called(floor)} | cells)
     return pd.DataFrame(rows)
+
+
+def costs_in_words(state: int | None, flops: int | None) -> tuple[str, str]:
+    """A state's numbers, and millions of a token's operations."""
+    return NOTHING if state is None else f"{state:,}", NOTHING if flops is None else f"{flops / 1e6:.2f}"
 
 
 def called(floor: Floor) -> str:
@@ -122,6 +129,10 @@ def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparis
         says.append(f"A difference is taken seed by seed from the baseline: {comparison.baseline_in_words}.")
     if "tokens/s" in table:
         says.append("tokens/s is the mean of the runs' medians.")
+    if STATE in table:
+        says.append("State numbers are what a model carries from token to token, at the length of training.")
+    if FLOPS in table:
+        says.append("MFLOPs are millions of additions and multiplications of a forward pass, by formula.")
     return " ".join(says)
 
 
@@ -174,10 +185,11 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
         collapse_padding=True,
         pad_edge=False,
     )
+    not_here = ["parameters", STATE, FLOPS, "not finished"]
     table.add_column("variant", no_wrap=True, min_width=max(map(len, names)))
-    for column in rows.columns.drop(["variant", "parameters", "not finished"]):
+    for column in rows.columns.drop(["variant", *not_here]):
         table.add_column(textwrap.fill(column, 14), justify="right")
-    for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():
+    for row in rows.drop(columns=not_here).to_numpy().tolist():
         table.add_row(*(Text(visible(cell)) for cell in row))
     return table
 

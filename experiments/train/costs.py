@@ -3,6 +3,7 @@
 Axis names: H heads, D channels of a head, M features, N tokens of the context, W those of a window.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ class Costs(NamedTuple):
     parameters: int
     """without tables of positions"""
     state: int | None
-    """numbers that a layer carries of a sequence of N tokens"""
+    """numbers that all layers carry from token to token, of a sequence of N tokens"""
     flops: int | None
     """additions and multiplications of a token's forward pass, the mean over N tokens"""
 
@@ -33,24 +34,33 @@ class Costs(NamedTuple):
 def costs(variant: Variant, config: Config, objective: Shape) -> Costs:
     """Of the model that a variant is trained as."""
     with torch.device("meta"):
-        model = build_model(variant, config, 0, objective)
+        return costs_of(build_model(variant, config, 0, objective), config.context)
+
+
+def costs_of(model: nn.Module, context: int) -> Costs:
+    """The same of a model that is there. The encoder of another model carries nothing from token to token."""
     total, tables = count_parameters(model)
-    attention = next((module for module in model.modules() if isinstance(module, RoPEAttention)), None)
-    if attention is None:
-        return Costs(total - tables, None, None)
+    attentions = {name: module for name, module in model.named_modules() if isinstance(module, RoPEAttention)}
+    carrying = [each for name, each in attentions.items() if each.causal or name.endswith("cross_attention")]
     # Each weight of a matrix is used once a token; the embedding is the output projection.
     matrices = sum(weights.numel() for weights in model.parameters() if weights.dim() > 1) - tables
-    own = attention_flops(attention, config.context)
-    flops = None if own is None else 2 * matrices + config.layers * own
-    return Costs(total - tables, state_numbers(attention, config.context), flops)
+    state = _sum(state_numbers(each, context) for each in carrying)
+    own = _sum(attention_flops(each, context) for each in attentions.values())
+    return Costs(total - tables, state, None if own is None else 2 * matrices + own)
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """None if one is not known, or there are none."""
+    found = [*numbers]
+    return None if None in found or not found else sum(filter(None, found))
 
 
 def state_numbers(attention: RoPEAttention, context: int) -> int | None:
     """Numbers that an attention carries of a sequence: memory and denominator, or keys and values; and convolutions'.
 
-    Softmax attention 2·N·H·D, linear attention H·M·(D + 1), H·M·D without a denominator, the delta rule H·D², a window
-    and linear attention 2·W·H·D + H·M·(D + 1). A convolution of w tokens adds w − 1 values (queries, keys and values).
-    The few that do not grow with D are left out: stabiliser, position, phase.
+    Softmax attention 2·N·H·D, or 2·W·H·D of a window, linear attention H·M·(D + 1), H·M·D without a denominator, the
+    delta rule H·D², a window and linear attention 2·W·H·D + H·M·(D + 1). A convolution of w tokens adds w − 1 values
+    (queries, keys and values). The few that do not grow with D are left out: stabiliser, position, phase.
     """
     heads, width = attention.heads, attention.heads * attention.head_dim
     carried = sum(
@@ -59,7 +69,7 @@ def state_numbers(attention: RoPEAttention, context: int) -> int | None:
         if convolution is not None
     )
     if isinstance(attention, SoftmaxRoPEAttention):
-        return carried + 2 * context * width
+        return carried + 2 * min(context, attention.window or context) * width
     if isinstance(attention, GatedDelta):
         return carried + width * attention.head_dim
     if isinstance(attention, LinearRoPEAttention):
@@ -74,13 +84,13 @@ def state_numbers(attention: RoPEAttention, context: int) -> int | None:
 def attention_flops(attention: RoPEAttention, context: int) -> int | None:
     """Additions and multiplications of a layer's attention for a token, besides projections and elementwise functions.
 
-    Softmax attention 4·H·D for each of (N + 1)/2 keys in the mean. The recurrence of linear attention adds a key and
-    reads the state, 4·H·M·(D + 1), or 4·H·M·D without a denominator; the delta rule reads it once more, 6·H·D²; a decay
-    multiplies it once; random features are 2·D a feature of a query and of a key.
+    Softmax attention 4·H·D for each key that is seen, (N + 1)/2 of a past in the mean. The recurrence of linear
+    attention adds a key and reads the state, 4·H·M·(D + 1), or 4·H·M·D without a denominator; the delta rule reads it
+    once more, 6·H·D²; a decay multiplies it once; random features are 2·D a feature of a query and of a key.
     """
     heads, width = attention.heads, attention.heads * attention.head_dim
     if isinstance(attention, SoftmaxRoPEAttention):
-        return 2 * width * (context + 1)
+        return round(4 * width * _keys(attention, context))
     fading = 0 if attention.decay is None else 1
     if isinstance(attention, GatedDelta):
         return (6 + fading) * width * attention.head_dim
@@ -93,6 +103,12 @@ def attention_flops(attention: RoPEAttention, context: int) -> int | None:
         return None
     features = attention.feature_map.count(attention.head_dim)
     return near + _mapping(attention.feature_map, width) + (4 + fading) * heads * features * columns
+
+
+def _keys(attention: SoftmaxRoPEAttention, context: int) -> float:
+    """How many keys a query sees, in the mean."""
+    most = min(context, attention.window or context)
+    return most - most * (most - 1) / 2 / context if attention.causal else context
 
 
 def _mapping(feature_map: nn.Module, width: int) -> int:

@@ -101,7 +101,7 @@ def test_a_setting_that_there_is_not_is_refused_with_its_task(tmp_path):
     [
         "softmax-rope", "elu+1-rope-after", "elu+1-rope-after@decay=gate@local_conv=4", "favor+-rope-before",
         "elu+1-none@short_conv=3", "taylor-none", "hedgehog-rope-after", "retention-none", "delta-none@decay=gate",
-        "favor+window-rope-before@decay=fixed",
+        "favor+window-rope-before@decay=fixed", "softmax-rope@window=9",
     ],
 )  # fmt: skip
 def test_the_numbers_of_a_state_are_those_that_are_carried(name):
