@@ -128,8 +128,8 @@ class Figure(Entry, kw_only=True):
     """column of the horizontal axis (lines)"""
     x_label: str = ""
     x_scale: Scale = "linear"
-    x_ticks: Literal["", "values", "engineering"] = ""
-    """a tick at each value, as numbers or as 1 M; else as matplotlib likes"""
+    x_ticks: Literal["", "values", "engineering", "decades"] = ""
+    """a tick at each value, as numbers or as 1 M, or at 1, 2 and 5 of each decade; else as matplotlib likes"""
     x_from: float = 0.0
     """share of the axis that is left out at its beginning"""
     x_bins: int = 0

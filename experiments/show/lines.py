@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from experiments.records.schema import Floor
 from experiments.show.axes import LETTER, grid_of, legend_below, mark_floors, name_ends, number_axis, shown_floors
@@ -157,7 +157,10 @@ class Lines(Drawing):
         text = self.wrapped(figure.x_label or figure.x, picture.get_figwidth() / columns)
         for number, axes in enumerate(every):
             axes.set_xscale(figure.x_scale, **({"linthresh": 1} if figure.x_scale == "symlog" else {}))
-            if figure.x_ticks:
+            if figure.x_ticks == "decades":
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
+            elif figure.x_ticks:
                 show = amount if figure.x_ticks == "engineering" else "{:,.10g}".format
                 axes.set_xticks(values, [show(value) for value in values])
             elif figure.x_scale == "linear":

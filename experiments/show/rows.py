@@ -2,7 +2,7 @@
 
 import pkgutil
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from experiments.show.keys import Quantity, Where
 from experiments.show.style import setting_in_words
 from experiments.study import Study
 from experiments.train.tuning import check_trials
+from experiments.variants import SIZES
 
 
 def read_rows(root: Path, study: Study, baseline: str | None = None) -> "Rows":
@@ -72,7 +73,9 @@ class Rows:
                 "setting": setting_label(variant, self.comparison),
                 "without_length": without(variant.name, "context"),
                 **{name: variant.settings.get(name, config.get(name)) for name in varied},
+                "sizeless": reduce(without, SIZES, variant.name),
                 "context": self.comparison.context_of(variant),
+                "state": variant.state,
             }
             for place, variant in enumerate(self.variants.values())
         )
