@@ -125,6 +125,19 @@ def test_what_a_comparison_says_of_rope_is_nothing_where_there_is_none():
         build_model(VARIANTS[name], config, 0, BYTES)
 
 
+@pytest.mark.parametrize("kind", ["next", "translation", "labels"])
+@pytest.mark.parametrize("dim", [32, 128])
+def test_parameters_of_hybrids_and_of_wider_mlps_are_equal(dim, kind):
+    config, shape, counts = Config(layers=4, dim=dim, heads=2), Shape(256, 64, kind, 2), {}
+    bare = "softmax-none", "elu+1-rope-after@decay=fixed", "hybrid-3to1-rope", "hybrid-1to3"
+    settings = "", "@output_norm=yes@output_gate=yes", "@output_gate=sigmoid@local_conv=4"
+    for name in (f"{base}{setting}" for base in bare for setting in settings):
+        variant = get_variant(name)
+        with torch.device("meta"):
+            counts[name] = count_parameters(build_model(variant, variant.config(config), 0, shape))
+    check_parameters_match(counts)
+
+
 def test_unequal_parameters_are_refused_but_a_position_table_is_not():
     check_parameters_match({"a": (1000, 0), "b": (1500, 500)})
     with pytest.raises(ValueError, match="1 %"):

@@ -134,6 +134,20 @@ def test_flops_of_a_token():
         assert found == matrices + flops + extra, name
 
 
+def test_the_state_and_flops_of_a_hybrid_are_the_sums_over_its_layers_and_an_encoder_has_no_state():
+    config = Config(layers=4, dim=24, heads=2, context=40)
+    names = "hybrid-3to1-rope", "elu+1-rope-after@decay=fixed", "softmax-rope"
+    hybrid, *parts = (costs(each, each.config(config), Shape(256, 40)) for each in map(get_variant, names))
+    linear, softmax = parts
+    assert (linear.state, softmax.state) == (4 * 24 * 13, 4 * 2 * 40 * 24)
+    assert hybrid.state == (3 * linear.state + softmax.state) / 4
+    assert hybrid.flops == (3 * linear.flops + softmax.flops) / 4
+    assert hybrid.parameters == linear.parameters == softmax.parameters
+    (encoder,) = (costs(each, config, Shape(256, 40, "masked")) for each in [get_variant("softmax-rope")])
+    assert encoder.state is None
+    assert encoder.flops - softmax.flops == 4 * 4 * 24 * 39 / 2 + 2 * 24 * 24  # keys on both sides; the head's matrix
+
+
 class FirstHalf(torch.nn.Module):
     """Knows every target of the sequences as far as position 64, and never one behind it."""
 
