@@ -65,7 +65,8 @@ def _what_would_do(kind: Any) -> str:
 
 
 OF_ATTENTION = (
-    *("rope_base", "rope_fraction", "decay", "local_conv", "short_conv", "window"),
+    *("rope_base", "rope_fraction", "decay", "pair_denominator"),
+    *("local_conv", "short_conv", "window"),
     *("qk_norm", "output_norm", "output_gate"),
 )
 """fields of Config that are arguments of an attention and fields of a model's configuration, by the same names"""
@@ -139,8 +140,11 @@ class Config:
     """pair i of the rotated width turns by base^(−2i / width) a position"""
     rope_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """share of the width that RoPE rotates; after the map, of its features"""
-    decay: Literal["none", "fixed", "alibi", "retnet", "gate"] = "none"
-    """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets"""
+    decay: Literal["none", "fixed", "alibi", "retnet", "gate", "pair", "pair-fixed"] = "none"
+    """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets (gate); of
+    linear attention's features each pair a share that the token sets, or one of its own"""
+    pair_denominator: Literal["same", "head"] = "same"
+    """under decay=pair the denominator fades as the features do, or as the mean of their pairs"""
     local_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
     """tokens in a learned sum of values, added to the output; 0: none"""
     short_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
@@ -251,6 +255,11 @@ RULES: tuple[tuple[Callable[[Config], bool], str], ...] = (
         lambda c: c.tokens_per_step <= 2**26,
         "batch_size times context is {0.tokens_per_step:,} tokens a step; give values whose product is 67,108,864 or "
         "less",
+    ),
+    (
+        lambda c: c.pair_denominator == "same" or (c.decay.startswith("pair") and c.denominator == "unrotated"),
+        "pair_denominator is head with decay {0.decay} and denominator {0.denominator}; give decay pair or pair-fixed, "
+        "and the unrotated denominator",
     ),
     (lambda c: c.dim % c.heads == 0, "dim {0.dim} is not divisible by heads {0.heads}; change one of them"),
     (

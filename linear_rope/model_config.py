@@ -7,8 +7,8 @@ from typing import Self
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.checks import check_choice
 from linear_rope.features.registry import FEATURE_MAPS
-from linear_rope.ops.linear.rotated_features import Denominator
-from linear_rope.positions.decay import DECAYS
+from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator
+from linear_rope.positions.decay import DECAYS, PAIR_DECAYS
 from linear_rope.positions.registry import is_outside_attention, sets
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import BASE
@@ -16,8 +16,8 @@ from linear_rope.positions.rotary import BASE
 ACROSS = ("qk_norm", "output_norm", "output_gate")
 """additions to an attention that a cross-attention has too"""
 ADDITIONS = (
-    *("rope_base", "rope_scaling", "rope_fraction", "decay", "local_conv", "short_conv"),
-    "window",
+    *("rope_base", "rope_scaling", "rope_fraction", "decay", "pair_denominator"),
+    *("local_conv", "short_conv", "window"),
     *ACROSS,
 )
 """fields of :class:`ModelConfig` that are arguments of an attention, of the same names and with the same defaults; one
@@ -37,6 +37,7 @@ class AttentionSettings:
     rope_base: float | None = None
     rope_fraction: float | None = None
     decay: str | None = None
+    pair_denominator: PairDenominator | None = None
     local_conv: int | None = None
     short_conv: int | None = None
     window: int | None = None
@@ -87,7 +88,9 @@ class ModelConfig:
     """share of the width that RoPE rotates, in (0, 1]"""
     decay: str = "none"
     """how much of the past each head keeps at each token: "none" for all of it, "fixed", "alibi", "retnet" or "gate",
-    see linear_rope.positions.decay"""
+    and with linear attention "pair" or "pair-fixed" for each pair of features; see linear_rope.positions.decay"""
+    pair_denominator: PairDenominator = "same"
+    """with a decay of pairs, whether the unrotated denominator fades as they do, or as their mean ("head")"""
     local_conv: int = 0
     """tokens in a weighted sum of values that is added to the heads' output; 0 for none"""
     short_conv: int = 0
@@ -137,7 +140,7 @@ class ModelConfig:
             raise ValueError(
                 f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
             )
-        check_choice("decay", self.decay, ("none", *DECAYS))
+        check_choice("decay", self.decay, ("none", *DECAYS, *PAIR_DECAYS))
         if sets(self.position, "decay") and self.decay != "none":
             raise ValueError(
                 f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'

@@ -17,9 +17,9 @@ from linear_rope.ops.linear.call import Call, computed_in
 from linear_rope.ops.linear.definition import finished, without_abs
 from linear_rope.ops.linear.operator import attend, check_scale, has_step, step, with_state
 from linear_rope.ops.linear.prepare import prepare
-from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
+from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import State, add_key, output_of_state, sum_keys
-from linear_rope.positions.decay import Decay
+from linear_rope.positions.decay import PAIR_DECAYS, Decay, make_decay
 from linear_rope.positions.rotary import rotation_at
 from linear_rope.precision import full_precision
 from linear_rope.states import moved, savable
@@ -68,7 +68,11 @@ class LinearRoPEAttention(RoPEAttention):
         seed: of the random features that are drawn here, which come from a generator of their own.
         decay: how much of the past each head keeps at each token: "none" all of it; "fixed", "alibi" and "retnet" a
             share that is the head's; "gate" one that the token decides; or a :class:`Decay`, see
-            :mod:`linear_rope.positions.decay`. A token keeps exp(−slope) with "alibi", which is ALiBi.
+            :mod:`linear_rope.positions.decay`. A token keeps exp(−slope) with "alibi", which is ALiBi. "pair" and
+            "pair-fixed" keep a share of each pair of features, those that are rotated after the map: a pair that turns
+            fast forgets fast, at first, and with "pair" the token decides as with "gate".
+        pair_denominator: with a decay of pairs, whether the unrotated denominator fades as they do, "same", or by the
+            mean of their ln a, "head".
         rope_angles: "fixed" are RoPE's; "selective" those that the tokens decide, or a :class:`SelectiveRotation`.
         local_conv: tokens in a weighted sum of values that is added to the heads' output (LePE, arXiv 2405.16605);
             0 for none.
@@ -100,9 +104,13 @@ class LinearRoPEAttention(RoPEAttention):
         redraw_every: int | None = None,
         seed: int = 0,
         decay: str | Decay = "none",
+        pair_denominator: PairDenominator = "same",
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(dim, heads, causal, decay, rope, ("after", "before", "none"), **shared)
+        # Of pairs it is made when it is known how many there are.
+        of_pairs = decay in PAIR_DECAYS or (isinstance(decay, Decay) and decay.pairs is not None)
+        of_heads = "none" if of_pairs else decay
+        super().__init__(dim, heads, causal, of_heads, rope, ("after", "before", "none"), **shared)
         check_choice("denominator", denominator, get_args(Denominator))
         self.denominator: Denominator = denominator
         if isinstance(feature_map, FeatureMap):
@@ -128,6 +136,15 @@ class LinearRoPEAttention(RoPEAttention):
                 f'{name} is {features}, but rope="after" rotates pairs of features; give an even number, such as '
                 f"{features + 1}"
             )
+        if of_pairs:
+            self.decay = make_decay(decay, dim, heads, features // 2 if features % 2 == 0 else None)
+        check_choice("pair_denominator", pair_denominator, get_args(PairDenominator))
+        if pair_denominator == "head" and (denominator != "unrotated" or not of_pairs):
+            raise ValueError(
+                f'pair_denominator is "head" with decay {decay!r} and denominator {denominator!r}; give a decay of '
+                'pairs and denominator="unrotated", or pair_denominator="same"'
+            )
+        self.pair_denominator: PairDenominator = pair_denominator
         self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
         self._rotate_by(shared.get("rope_angles", "fixed"), features if rope == "after" else self.head_dim)
 
@@ -154,6 +171,7 @@ class LinearRoPEAttention(RoPEAttention):
             feature_map=self.feature_map,
         )
         rotation: dict[str, Any] = {"rope": self.rope, "turn": self._turn(2), "angles": projected.angles}
+        rotation["pair_denominator"] = self.pair_denominator
         return prepare(call, projected.key_padding_mask, projected.positions, **rotation)
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
@@ -186,6 +204,7 @@ class LinearRoPEAttention(RoPEAttention):
             formula is None
             or self.rope == "before"
             or angles is not None
+            or (log_decay is not None and log_decay.dim() == 4)
             or key_padding_mask is not None
             or q.shape[2] > 1
             or not q.numel()
@@ -220,7 +239,7 @@ class LinearRoPEAttention(RoPEAttention):
         """The output of more tokens, and the state after them."""
         if state.memory.dtype != call.dtype:
             state = moved(state, None, call.dtype)
-        if call.q.shape[2] > 1 or native.takes(call.dtype, call.q.device):
+        if call.q.shape[2] > 1 or (call.pair_decay is None and native.takes(call.dtype, call.q.device)):
             return with_state(call, state)
         call = mapped(call)
         check_scale(state, call.key_scale is not None)

@@ -425,7 +425,8 @@ class RoPEAttention(nn.Module):
         if self.decay is None:
             return None
         log_decay = self.decay(x)
-        wanted = (x.shape[0], self.heads, x.shape[1])
+        wanted: tuple[int, ...] = (x.shape[0], self.heads, x.shape[1])
+        wanted += () if self.decay.pairs is None else (self.decay.pairs,)
         if log_decay.shape != wanted:
             raise ValueError(f"decay gave ln a_t of shape {tuple(log_decay.shape)}; give {wanted}")
         if type(self.decay) not in (FixedDecay, GatedDecay):  # a subclass may give anything

@@ -93,7 +93,8 @@ def _of_features(call: Call, own_denominator: str) -> tuple[Tensor, Tensor, Tens
     sums = reference(terms)
     denominator = sums[1]
     if denominator is not None:
-        of_keys = plain._replace(q=torch.ones_like(plain.q[..., :1]), k=plain.k.abs().amax(-1, keepdim=True))
+        of_head = plain._replace(pair_decay=None, denominator_decay=None)
+        of_keys = of_head._replace(q=torch.ones_like(plain.q[..., :1]), k=plain.k.abs().amax(-1, keepdim=True))
         denominator = denominator / (plain.q.abs().amax(-1) * reference(of_keys)[0].amax(-1))
     weights = finished(attention_output(sums, terms.query_scale), own_denominator)
     return weights, attention_output(reference(plain), None), denominator

@@ -5,6 +5,7 @@ A decay gives ln a_t, at most 0, for every head and token. The weight of key n f
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +21,15 @@ class Decay(nn.Module):
 
     Args:
         heads: H.
+        pairs: P of features that fade by themselves, half as many as linear attention has features; None for heads.
     """
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, pairs: int | None = None) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.pairs = heads, pairs
 
     def forward(self, x: Tensor) -> Tensor:
-        """ln a_t, (B, N, dim) → (B, H, N), float32 or float64; a function of each token by itself."""
+        """ln a_t, (B, N, dim) → (B, H, N), or (B, H, N, P), float32 or float64; a function of each token by itself."""
         raise NotImplementedError
 
 
@@ -35,45 +37,48 @@ class FixedDecay(Decay):
     """The same decay at every token.
 
     Args:
-        log_kept: (H,) ln a of each head, at most 0.
+        log_kept: (H,), or (H, P), ln a of each head, or pair, at most 0.
 
     Raises:
         ValueError: one above 0, or NaN.
     """
 
     def __init__(self, log_kept: Tensor) -> None:
-        super().__init__(len(log_kept))
+        super().__init__(*log_kept.shape)
         # No buffer: what the settings say is neither stored with the weights nor rounded or left undefined with them.
-        self.log_kept: list[float] = log_kept.tolist()
-        if not all(each <= 0 for each in self.log_kept):
+        self.log_kept: list[Any] = log_kept.tolist()
+        if not bool((log_kept <= 0).all()):
             raise ValueError(f"log_kept is {self.log_kept}; give ln a of each head, 0 or less")
 
     def forward(self, x: Tensor) -> Tensor:
         log_kept = torch.tensor(self.log_kept, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        return log_kept.view(1, -1, 1).expand(x.shape[0], -1, x.shape[1])
+        return log_kept.unsqueeze(1).expand(x.shape[0], -1, x.shape[1], *log_kept.shape[1:])
 
 
 class GatedDecay(Decay):
     """A decay that the token decides, a_t = σ(w·x_t + b)^(1/τ) (Yang et al. 2023, arXiv 2312.06635; Dao and Gu 2024,
     arXiv 2405.21060).
 
-    With w = 0 the heads keep 1 − 2^(−e), e spread from 2 to 7.
+    With w = 0 the heads keep 1 − 2^(−e), e spread from 2 to 7, and pairs as "pair-fixed".
 
     Args:
         dim: width of the tokens.
         heads: H.
         temperature: τ.
+        pairs: with a decay of each, as GLA's channels have one (Yang et al. 2023); None for one a head.
     """
 
-    def __init__(self, dim: int, heads: int, *, temperature: float = 1.0) -> None:
-        super().__init__(heads)
+    def __init__(self, dim: int, heads: int, *, temperature: float = 1.0, pairs: int | None = None) -> None:
+        super().__init__(heads, pairs)
         if not temperature > 0:
             raise ValueError(f"temperature is {temperature}; give a positive number")
         self.temperature = temperature
-        self.weight = nn.Parameter(torch.empty(heads, dim))
+        gates = heads * (pairs or 1)
+        self.weight = nn.Parameter(torch.empty(gates, dim))
         nn.init.normal_(self.weight, std=0.02)
-        self.bias = nn.Parameter(torch.zeros(heads))
-        kept = (1 - torch.exp2(-_spread(2, 7, heads))) ** temperature
+        self.bias = nn.Parameter(torch.zeros(gates))
+        exponents = _spread(2, 7, heads) if pairs is None else _spread(1, 7, pairs).repeat(heads)
+        kept = (1 - torch.exp2(-exponents)) ** temperature
         self.start: list[float] = torch.logit(kept).tolist()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,7 +87,8 @@ class GatedDecay(Decay):
             bias = torch.tensor(self.start, dtype=torch.float64, device=x.device) + self.bias
             logits = F.linear(x.to(dtype), self.weight.to(dtype)) + bias.to(dtype)
             # logsigmoid wakes a team of threads for any number of logits, in every step of decoding.
-            return -F.softplus(-logits, threshold=40.0).mT / self.temperature
+            log_kept = -F.softplus(-logits, threshold=40.0) / self.temperature
+            return log_kept.mT if self.pairs is None else log_kept.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, temperature={self.temperature}"
@@ -110,15 +116,38 @@ DECAYS: dict[str, Callable[[int, int], Decay]] = {
 "alibi" exp(−slope) with ALiBi's slopes; "retnet" 1 − 2^(−5−h) (Sun et al. 2023, arXiv 2307.08621)"""
 
 
-def make_decay(decay: str | Decay, dim: int, heads: int) -> Decay | None:
+PAIR_DECAYS: dict[str, Callable[[int, int, int], Decay]] = {
+    "pair": lambda dim, heads, pairs: GatedDecay(dim, heads, pairs=pairs),
+    "pair-fixed": lambda dim, heads, pairs: FixedDecay(_kept(_spread(1, 7, pairs)).repeat(heads, 1)),
+}
+"""of pairs of features: each pair of a head keeps 1 − 2^(−e), e from 1 to 7, where RoPE turns it slower the more; with
+"pair" the token adds to that"""
+
+
+def make_decay(decay: str | Decay, dim: int, heads: int, pairs: int | None = None) -> Decay | None:
     """The decay of a name, or the one given; None for "none".
 
+    Args:
+        pairs: of features that an attention has, if it has decays of them.
+
     Raises:
-        ValueError: an unknown name, or a decay of another number of heads.
+        ValueError: an unknown name, or a decay of another number of heads or pairs.
     """
     if isinstance(decay, Decay):
         if decay.heads != heads:
             raise ValueError(f"decay is made for {decay.heads} heads, the attention has {heads}; make it for {heads}")
+        if decay.pairs not in (None, pairs):
+            raise ValueError(f"decay is made for {decay.pairs} pairs of features; {_what_has_pairs(pairs)}")
         return decay
-    check_choice("decay", decay, ("none", *DECAYS))
+    check_choice("decay", decay, ("none", *DECAYS, *PAIR_DECAYS))
+    if decay in PAIR_DECAYS:
+        if pairs is None:
+            raise ValueError(f"decay is {decay!r}, which fades pairs of features; {_what_has_pairs(pairs)}")
+        return PAIR_DECAYS[decay](dim, heads, pairs)
     return None if decay == "none" else DECAYS[decay](dim, heads)
+
+
+def _what_has_pairs(pairs: int | None) -> str:
+    if pairs is None:
+        return "linear attention and retention have them, if of an even number of features; give a decay of each head"
+    return f"the attention has {pairs}; make it for {pairs}"

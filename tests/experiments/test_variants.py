@@ -86,6 +86,7 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     position = "selective" if kernel == "softmax" else "selective-after"
     settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
     settings += ("@qk_norm=yes@output_norm=yes@output_gate=yes", "@output_gate=sigmoid")
+    settings += () if kernel == "softmax" else ("@decay=pair", "@decay=pair@pair_denominator=head")
     names = [
         f"{kernel}-none",
         *(f"{kernel}-{place}{setting}" for place in ("none", position) for setting in settings[1:]),
@@ -106,6 +107,7 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
             for kernel in ("softmax-none", "retention-none", "delta-none")
         ),
         ("elu+1-rope-after@output_gate=sigmoid", "output_gate", "sigmoid"),
+        ("favor+-none@decay=pair-fixed@pair_denominator=head", "pair_denominator", "head"),
         *((f"{kernel}-rope-after@rope_fraction=0.5", "rope_fraction", 0.5) for kernel in ("elu+1", "delta")),
         *(
             (f"{kernel}@rope_fraction=0.5", "rope_fraction", 0.5)

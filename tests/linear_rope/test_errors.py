@@ -46,12 +46,16 @@ class WithoutAnAxis(FeatureMap):
 class Own(Decay):
     """Of a value and shape that is given."""
 
-    def __init__(self, value: float, *shape: int) -> None:
-        super().__init__(2)
+    def __init__(self, value: float, *shape: int, pairs: int | None = None) -> None:
+        super().__init__(2, pairs)
         self.value, self.shape = value, shape
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.full(self.shape, self.value, dtype=x.dtype)
+
+
+def elu(**options: Any) -> LinearRoPEAttention:
+    return LinearRoPEAttention(16, 2, feature_map="elu+1", causal=True, **options)
 
 
 def mask(*shape: int) -> Tensor:
@@ -126,6 +130,22 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(key_padding_mask=torch.zeros(1, 5)), ["key_padding_mask", "float32", "torch.bool"]),
         (lambda: attend(key_padding_mask=mask(1, 6)), ["key_padding_mask", "(1, 6)", "(1, 5)"]),
         (lambda: attend(log_decay=torch.zeros(2, 5)), ["log_decay", "(1, 2, 5)"]),
+        (lambda: attend(log_decay=torch.zeros(1, 2, 5, 4)), ["log_decay", "(1, 2, 5, 4)", "(1, 2, 5, 3)", "pairs"]),
+        (lambda: attend(pair_denominator="mean"), ["pair_denominator", "'mean'", "'same'", "'head'"]),
+        *(
+            (lambda options=options: attend(pair_denominator="head", **options), ["pair_denominator", "unrotated"])
+            for options in ({}, {"log_decay": torch.zeros(1, 2, 5, 3), "denominator": "rotated"})
+        ),
+        *(
+            (lambda kind=kind: kind(16, 2, decay="pair", causal=True), ["decay", "'pair'", "linear attention"])
+            for kind in (SoftmaxRoPEAttention, WindowedFavor, GatedDelta)
+        ),
+        (lambda: SoftmaxRoPEAttention(16, 2, decay=GatedDecay(16, 2, pairs=4)), ["decay", "4 pairs", "linear"]),
+        (lambda: elu(decay=GatedDecay(16, 2, pairs=3)), ["decay", "3 pairs", "has 4"]),
+        (lambda: elu(decay="gate", pair_denominator="head"), ["pair_denominator", "'gate'", "same"]),
+        (lambda: elu(decay="pair", pair_denominator="head", denominator="abs"), ["pair_denominator", "'abs'"]),
+        (lambda: elu(decay=Own(0.5, 2, 2, 5, 4, pairs=4))(X), ["log_decay", "0.5", "≤ 0"]),
+        (lambda: elu(decay=Own(-0.5, 2, 2, 5, pairs=4))(X), ["decay", "(2, 2, 5)", "(2, 2, 5, 4)"]),
         (lambda: attend(QKV, LONGER, LONGER, log_decay=torch.zeros(1, 2, 5)), ["log_decay", "5 queries"]),
         (lambda: attend(angles=torch.zeros(5, 2)), ["angles", "(1, 2, 5, 3)"]),
         (lambda: attend(rope="none", angles=ANGLES), ["angles", "none"]),

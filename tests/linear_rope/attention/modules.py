@@ -56,6 +56,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"denominator": "none"},
         {"rope": "none", "denominator": "abs"},
         {"decay": "gate"},
+        {"decay": "pair", "pair_denominator": "head"},
         {"rope_angles": SELECTIVE},
         {"rope_angles": PAPER},
         {"feature_map": Learned(), "num_features": None},
@@ -68,6 +69,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"denominator": "rotated"},
         {"denominator": "abs", "decay": "gate"},
         {"decay": "alibi"},
+        {"decay": "pair", "rope_angles": "selective", "short_conv": 3},
+        {"decay": "pair-fixed", "rope": "none", "pair_denominator": "head"},
         {"decay": "retnet", "local_conv": 4},
         {"rope_angles": PAPER, "short_conv": 3},
         ALL_NORMED,
@@ -75,7 +78,13 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "hedgehog": [{"rope": "before"}, ALL_NORMED],
     "taylor": [{"rope": "none"}, {"rope": "before"}, ALL_NORMED],
     # Without a map the gains of a norm cancel in that of the heads' outputs, and their gradients are rounding.
-    "retention": [{}, {"rope": "none", "decay": "none"}, {"activation": "silu", "rope": "before"}, ALL],
+    "retention": [
+        {},
+        {"decay": "pair-fixed"},
+        {"rope": "none", "decay": "none"},
+        {"activation": "silu", "rope": "before"},
+        ALL,
+    ],
     "delta": [{"rope_fraction": 0.5}, {"rope": "none", "decay": "none"}, ALL],
     "favor+window": [{"rope_fraction": 0.5}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
 }

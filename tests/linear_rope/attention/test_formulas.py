@@ -23,7 +23,7 @@ from linear_rope.positions.decay import make_decay
 from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.selective import SelectiveAngles
 from tests.linear_rope.attention.modules import ALL, DIM, GATED, PAPER, SELECTIVE, made
-from tests.linear_rope.ops.linear.test_linear_attention import between
+from tests.linear_rope.ops.linear.test_linear_attention import between, faded_products
 from tests.linear_rope.tensors import (
     HEADS,
     SCALINGS,
@@ -71,6 +71,13 @@ def by_hand(
         options = {"base": module.rope_base, "scaling": module.rope_scaling}
         return partly_turned(y, counted if at is None else at, module.rope_fraction, **options)
 
+    decay = None if module.decay is None else module.decay(source)
+    pairs = mean = None
+    if decay is not None:
+        decay = decay.masked_fill(padding.view(len(x), 1, -1, *[1] * (decay.dim() - 3)), 0)
+        if decay.dim() == 4:
+            pairs, decay = decay, None
+            mean = pairs.mean(-1, keepdim=True) if module.pair_denominator == "head" else pairs
     if module.rope == "before":
         q, k = turned(q), turned(k)
     if isinstance(module, SoftmaxRoPEAttention):
@@ -78,9 +85,9 @@ def by_hand(
         above = below = (scale * q @ k.mT / math.sqrt(D)).exp()
     else:
         q, k = module.feature_map(q), module.feature_map(k)
-        above = below = q @ k.mT
-        if module.rope == "after":
-            above = turned(q) @ turned(k).mT
+        below = faded_products(q, k, mean)
+        q, k = (turned(q), turned(k)) if module.rope == "after" else (q, k)
+        above = faded_products(q, k, pairs)
     if getattr(module, "alibi", False):
         place = (counted if at is None else at).expand(len(x), -1)
         distance = (place[:, None, :, None] - place[:, None, None, :]).abs()
@@ -90,8 +97,8 @@ def by_hand(
         seen = seen * torch.ones(x.shape[1], source.shape[1]).tril()
     if getattr(module, "window", None) is not None:
         seen = seen * (counted[:, None, :, None] - counted[:, None, None] < module.window)
-    if module.decay is not None:
-        seen = seen * between(module.decay(source).masked_fill(padding[:, None], 0)).exp()
+    if decay is not None:
+        seen = seen * between(decay).exp()
     total = 1 if getattr(module, "denominator", "") == "none" else (below * seen).sum(-1, keepdim=True)
     if getattr(module, "denominator", "") == "abs":
         total = (above * seen).sum(-1, keepdim=True).abs().clamp(min=1)
@@ -117,6 +124,10 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
     *(("favor+", {"rope": rope, "qk_norm": True}) for rope in ("after", "before", "none")),
     ("favor+", {"rope": "before", "denominator": "none", "head_dim": 6, "num_features": 10, "seed": 5, "bias": True}),
     *(("elu+1", {"rope": rope, "qk_norm": True, "decay": "retnet"}) for rope in ("after", "before", "none")),
+    *(("elu+1", {"rope": rope, "decay": "pair"}) for rope in ("after", "before", "none")),
+    *(("favor+", {"decay": "pair", "pair_denominator": "head", "rope": rope}) for rope in ("after", "none")),
+    *(("elu+1", {"decay": "pair-fixed", "denominator": name, "local_conv": 4}) for name in ("none", "abs")),
+    ("retention", {"decay": "pair"}),
     *((kernel, {"denominator": "abs", "decay": "retnet"}) for kernel in ("favor+", "elu+1")),
     ("elu+1", {"denominator": "abs", "bias": True}),
     *((kernel, {"short_conv": 3, "local_conv": 4, "qk_norm": True}) for kernel in ("softmax", "favor+", "elu+1")),
@@ -360,6 +371,10 @@ def test_gates_and_fixed_decays_begin_as_they_say() -> None:
     kept = GatedDecay(DIM, 4)(x).exp()
     torch.testing.assert_close(kept[0, :, 0], 1 - torch.tensor([2, 11 / 3, 16 / 3, 7]).neg().exp2())
     torch.testing.assert_close(GatedDecay(DIM, 4, temperature=16)(x).exp(), kept)
+    for name in ("pair", "pair-fixed"):
+        of_pairs: Any = make_decay(name, DIM, 4, 3)
+        expected = 1 - torch.tensor([1, 4, 7]).neg().exp2()
+        torch.testing.assert_close(of_pairs(x).exp(), expected.expand(1, 4, 3, 3))
     shares = {
         "fixed": 1 - torch.tensor([1, 3, 5, 7]).neg().exp2(),
         "alibi": torch.tensor([2, 4, 6, 8]).neg().exp2().neg().exp(),

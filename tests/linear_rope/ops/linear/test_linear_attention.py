@@ -463,6 +463,27 @@ def test_no_gradient_passes_a_reset_not_even_rounding_errors(phi: FeatureMap, le
         assert_near(found[:, :, :start].double(), wanted, 10 * TOLERANCES[torch.float32])
 
 
+@pytest.mark.parametrize("pair_denominator", ["same", "head"])
+def test_a_decay_and_the_rotation_of_a_pair_are_a_complex_pole(form: str, pair_denominator: str) -> None:
+    """S_p ← a_{t,p}·e^(−iθ_p)·S_p + k_p v, read by the conjugate of q_p, over sums that decay and do not turn."""
+    if form == "native":
+        pytest.skip("native has no decays of pairs")
+    length, phi, (q, k, v) = 70, EluPlusOne(), random_qkv(2, HEADS, 70)
+    log_decay = some_pair_decay(2, length, D // 2)
+    below = log_decay.clamp(min=-1e4).mean(-1, keepdim=True) if pair_denominator == "head" else log_decay
+    pairs_q, pairs_k = (torch.view_as_complex(phi(x).unflatten(-1, (-1, 2))) for x in (q, k))
+    turns = torch.polar(torch.ones(D // 2, dtype=torch.float64), -rope_frequencies(D).double())
+    state = total = torch.zeros(2, HEADS, D // 2, 1)
+    rows = []
+    for t in range(length):
+        one_q, one_k, one_v = pairs_q[:, :, t, :, None], pairs_k[:, :, t, :, None], v[:, :, t, None]
+        state = (log_decay[:, :, t].exp() * turns).unsqueeze(-1) * state + one_k * one_v
+        total = below[:, :, t].exp().unsqueeze(-1) * total + one_k
+        rows.append((one_q.conj() * state).real.sum(-2) / (one_q.conj() * total).real.sum(-2))
+    options: dict[str, Any] = {"feature_map": phi, "causal": True, "pair_denominator": pair_denominator}
+    assert_near(attended(q, k, v, log_decay, **options, implementation=form), torch.stack(rows, dim=2))
+
+
 @CAUSAL
 @pytest.mark.parametrize("rope", ["after", "before"])
 def test_given_angles_are_those_of_positions(feature_map: FeatureMap, rope: str, causal: bool) -> None:
