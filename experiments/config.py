@@ -65,7 +65,7 @@ def _what_would_do(kind: Any) -> str:
 
 
 OF_ATTENTION = (
-    *("rope_base", "rope_fraction", "decay", "pair_denominator"),
+    *("rope_base", "rope_fraction", "rope_phase", "decay", "pair_denominator"),
     *("local_conv", "short_conv", "window"),
     *("qk_norm", "output_norm", "output_gate"),
 )
@@ -140,9 +140,11 @@ class Config:
     """pair i of the rotated width turns by base^(−2i / width) a position"""
     rope_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """share of the width that RoPE rotates; after the map, of its features"""
-    decay: Literal["none", "fixed", "alibi", "retnet", "gate", "pair", "pair-fixed"] = "none"
-    """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets (gate); of
-    linear attention's features each pair a share that the token sets, or one of its own"""
+    rope_phase: Literal["none", "learned"] = "none"
+    """a phase of each head and pair that is learned, of PoPE and of RoPE after the map"""
+    decay: Literal["none", "fixed", "alibi", "retnet", "gate", "pair", "pair-fixed", "channel"] = "none"
+    """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets (gate); a
+    pair of linear attention's features, or of the delta rule's channels, one of these; channel: gates of the latter"""
     pair_denominator: Literal["same", "head"] = "same"
     """under decay=pair the denominator fades as the features do, or as the mean of their pairs"""
     local_conv: Annotated[int, Meta(ge=0, le=4096)] = 0

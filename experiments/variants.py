@@ -113,13 +113,19 @@ NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
     ),
     (
         OF_ROPE,
-        lambda v: v.position in _POSITIONS and not v.position.startswith(("rope-", "selective-", "xpos")),
+        lambda v: v.position in _POSITIONS and not v.position.startswith(("rope-", "selective-", "xpos", "pope")),
         "the position {0.position} does not turn by RoPE's angles, so {1} says nothing; leave it out",
     ),
     (
         ("rope_fraction",),
         lambda v: v.position in ("xpos", "selective-before", "selective-after"),
         "{0.position} turns every pair of channels; leave rope_fraction out, or choose a rope variant",
+    ),
+    (
+        ("rope_phase",),
+        lambda v: v.position != "pope" and (v.kernel in WITHOUT_MAP or not v.position.endswith("-after")),
+        "{0.name} has a phase in its projections already, or none, so rope_phase says nothing; choose softmax-pope, or "
+        "RoPE after a feature map",
     ),
 )
 """settings, the variants of which they would change nothing or cannot be, and what is said then"""
@@ -265,6 +271,10 @@ def _why_not(name: str) -> str:
         return ""
     if position == "xpos":
         return f", for xpos has a decay for each pair of channels and {kernel} one a head (give @decay=retnet)"
+    if position == "pope":
+        return (
+            f", for pope is of softmax's scores, and {kernel} has none (elu+1+paired-rope-after weighs by such a sum)"
+        )
     return f", for {position} is a part of the score of each query with each key, and {kernel} has no scores"
 
 

@@ -16,7 +16,7 @@ from linear_rope.positions.rotary import BASE
 ACROSS = ("qk_norm", "output_norm", "output_gate")
 """additions to an attention that a cross-attention has too"""
 ADDITIONS = (
-    *("rope_base", "rope_scaling", "rope_fraction", "decay", "pair_denominator"),
+    *("rope_base", "rope_scaling", "rope_fraction", "rope_phase", "decay", "pair_denominator"),
     *("local_conv", "short_conv", "window"),
     *ACROSS,
 )
@@ -36,6 +36,7 @@ class AttentionSettings:
     denominator: Denominator | None = None
     rope_base: float | None = None
     rope_fraction: float | None = None
+    rope_phase: str | None = None
     decay: str | None = None
     pair_denominator: PairDenominator | None = None
     local_conv: int | None = None
@@ -75,8 +76,8 @@ class ModelConfig:
     position: str = "rope-after"
     """how positions enter. With every attention: "none"; "learned", "sinusoidal" and "complex", of the embeddings;
     "floater", of every block's input; "alibi"; "rope-before" and "selective-before". With a feature map "rope-after"
-    and "selective-after". With softmax attention "shaw", "transformer-xl", "t5", "tupe", "deberta", "huang" and
-    "xpos". Or another of linear_rope.positions.POSITIONS"""
+    and "selective-after". With softmax attention "shaw", "transformer-xl", "t5", "tupe", "deberta", "huang",
+    "xpos" and "pope". Or another of linear_rope.positions.POSITIONS"""
     denominator: Denominator = "unrotated"
     """denominator of linear attention with RoPE after the map"""
     rope_base: float = BASE
@@ -86,9 +87,12 @@ class ModelConfig:
     weights"""
     rope_fraction: float = 1.0
     """share of the width that RoPE rotates, in (0, 1]"""
+    rope_phase: str = "none"
+    """"learned" adds a phase of each head and pair, of "pope" and of a rotation after the map"""
     decay: str = "none"
     """how much of the past each head keeps at each token: "none" for all of it, "fixed", "alibi", "retnet" or "gate",
-    and with linear attention "pair" or "pair-fixed" for each pair of features; see linear_rope.positions.decay"""
+    with linear attention and the delta rule "pair" or "pair-fixed", of each pair of features, and with the delta rule
+    "channel"; see linear_rope.positions.decay"""
     pair_denominator: PairDenominator = "same"
     """with a decay of pairs, whether the unrotated denominator fades as they do, or as their mean ("head")"""
     local_conv: int = 0
@@ -140,7 +144,7 @@ class ModelConfig:
             raise ValueError(
                 f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
             )
-        check_choice("decay", self.decay, ("none", *DECAYS, *PAIR_DECAYS))
+        check_choice("decay", self.decay, ("none", *DECAYS, *PAIR_DECAYS, "channel"))
         if sets(self.position, "decay") and self.decay != "none":
             raise ValueError(
                 f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'

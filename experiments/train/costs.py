@@ -58,9 +58,10 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def state_numbers(attention: RoPEAttention, context: int) -> int | None:
     """Numbers that an attention carries of a sequence: memory and denominator, or keys and values; and convolutions'.
 
-    Softmax attention 2·N·H·D, or 2·W·H·D of a window, linear attention H·M·(D + 1), H·M·D without a denominator, the
-    delta rule H·D², a window and linear attention 2·W·H·D + H·M·(D + 1). A convolution of w tokens adds w − 1 values
-    (queries, keys and values). The few that do not grow with D are left out: stabiliser, position, phase.
+    Softmax attention 2·N·H·D, with PoPE 3·N·H·D, over a window with W for N; linear attention H·M·(D + 1), H·M·D
+    without a denominator, the delta rule H·D², a window and linear attention 2·W·H·D + H·M·(D + 1). A convolution of w
+    tokens adds w − 1 values (queries, keys and values). The few that do not grow with D are left out:
+    stabiliser, position, phase.
     """
     heads, width = attention.heads, attention.heads * attention.head_dim
     carried = sum(
@@ -69,7 +70,8 @@ def state_numbers(attention: RoPEAttention, context: int) -> int | None:
         if convolution is not None
     )
     if isinstance(attention, SoftmaxRoPEAttention):
-        return carried + 2 * min(context, attention.window or context) * width
+        of_key = 2 if attention.rope == "pope" else 1
+        return carried + (of_key + 1) * min(context, attention.window or context) * width
     if isinstance(attention, GatedDelta):
         return carried + width * attention.head_dim
     if isinstance(attention, LinearRoPEAttention):
@@ -84,13 +86,13 @@ def state_numbers(attention: RoPEAttention, context: int) -> int | None:
 def attention_flops(attention: RoPEAttention, context: int) -> int | None:
     """Additions and multiplications of a layer's attention for a token, besides projections and elementwise functions.
 
-    Softmax attention 4·H·D for each key that is seen, (N + 1)/2 of a past in the mean. The recurrence of linear
-    attention adds a key and reads the state, 4·H·M·(D + 1), or 4·H·M·D without a denominator; the delta rule reads it
-    once more, 6·H·D²; a decay multiplies it once; random features are 2·D a feature of a query and of a key.
+    Softmax attention 4·H·D, with PoPE 6·H·D, for each key that is seen, (N + 1)/2 of a past in the mean. The recurrence
+    of linear attention adds a key and reads the state, 4·H·M·(D + 1), or 4·H·M·D without a denominator; the delta rule
+    reads it once more, 6·H·D²; a decay multiplies it once; random features are 2·D a feature of a query and of a key.
     """
     heads, width = attention.heads, attention.heads * attention.head_dim
     if isinstance(attention, SoftmaxRoPEAttention):
-        return round(4 * width * _keys(attention, context))
+        return round((6 if attention.rope == "pope" else 4) * width * _keys(attention, context))
     fading = 0 if attention.decay is None else 1
     if isinstance(attention, GatedDelta):
         return (6 + fading) * width * attention.head_dim

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
 from linear_rope.attention.projected import Carried, Projected
 from linear_rope.features.elementwise import GivenFeatures
+from linear_rope.ops.decay import with_resets
 from linear_rope.ops.delta.chunked import delta_rule
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Rope, mapped
-from linear_rope.positions.decay import Decay
+from linear_rope.positions.decay import PAIR_DECAYS, Decay, GatedDecay, make_decay
 from linear_rope.precision import full_precision
 from linear_rope.states import savable
 
@@ -48,7 +49,9 @@ class GatedDelta(RoPEAttention):
     Args:
         rope: "after" (or "before", which is the same here) rotates queries and keys; "none".
         causal: has to be True.
-        decay: as there; "gate", the token's, is the default.
+        decay: as there; "gate", the token's, is the default. "channel" is one of each channel that the token sets, for
+            ``rope="none"`` (Kimi Delta Attention: Kimi Team 2025, arXiv 2510.26692, whose gate is of low rank); "pair"
+            and "pair-fixed" are of each pair of channels.
     """
 
     state_type = DeltaState
@@ -67,7 +70,18 @@ class GatedDelta(RoPEAttention):
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the delta rule goes from token to token; give causal=True")
-        super().__init__(dim, heads, causal, decay, rope, ("after", "before", "none"), **shared)
+        of_pairs = decay in PAIR_DECAYS or (isinstance(decay, Decay) and decay.pairs is not None)
+        of_heads = "none" if of_pairs or decay == "channel" else decay
+        super().__init__(dim, heads, causal, of_heads, rope, ("after", "before", "none"), **shared)
+        if decay == "channel":
+            if rope != "none":
+                raise ValueError(
+                    f'decay is "channel" and rope is "{rope}", but channels that fade by themselves cannot be turned '
+                    'as a pair; give rope="none", or decay="pair"'
+                )
+            self.decay = GatedDecay(dim, heads, pairs=self.head_dim)
+        elif of_pairs:
+            self.decay = make_decay(decay, dim, heads, None if self.head_dim % 2 else self.head_dim // 2)
         if rope == "after" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but rope rotates pairs of channels; give an even number")
         self.rate = nn.Linear(dim, heads)
@@ -83,17 +97,20 @@ class GatedDelta(RoPEAttention):
         assert projected.rate is not None
         with full_precision(projected.q.device):
             q, k = _of_length_one(projected.q), _of_length_one(projected.k)
-            call = Call(
-                q, k, projected.v, log_decay=projected.log_decay, denominator="none", feature_map=GivenFeatures()
-            )
+            call = Call(q, k, projected.v, denominator="none", feature_map=GivenFeatures())
             rope: Rope = "none" if self.rope == "none" else "after"
             rotation: dict[str, Any] = {"rope": rope, "turn": self._turn(2), "angles": projected.angles}
             terms = mapped(prepare(call, mask, projected.positions, **rotation))
-            rate = projected.rate.to(terms.q.dtype)
+            rate, log_decay = projected.rate.to(terms.q.dtype), projected.log_decay
+            if log_decay is not None:
+                of_channel = log_decay.dim() == 3 or log_decay.shape[-1] == q.shape[-1]
+                log_decay = with_resets(log_decay if of_channel else log_decay.repeat_interleave(2, dim=-1))
             if mask is not None:
                 rate = rate.masked_fill(mask[:, None], 0)
+                if log_decay is not None:
+                    log_decay = log_decay.masked_fill(mask.view(len(q), 1, q.shape[2], *[1] * (log_decay.dim() - 3)), 0)
             memory = None if memory is None else memory.to(terms.q.dtype)
-            y, memory = delta_rule(terms.q, terms.k, terms.v, rate, terms.log_decay, memory)
+            y, memory = delta_rule(terms.q, terms.k, terms.v, rate, log_decay, memory)
         return y.to(projected.v.dtype), memory
 
     def _attend(self, projected: Projected) -> Tensor:

@@ -1,6 +1,6 @@
 """The linear attention module: projections around :func:`linear_rope.linear_attention`, and decoding."""
 
-from typing import Any, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import State, add_key, output_of_state, sum_keys
 from linear_rope.positions.decay import PAIR_DECAYS, Decay, make_decay
+from linear_rope.positions.pope import with_phase
 from linear_rope.positions.rotary import rotation_at
 from linear_rope.precision import full_precision
 from linear_rope.states import moved, savable
@@ -83,6 +84,8 @@ class LinearRoPEAttention(RoPEAttention):
             channel (RetNet, GLA). A positive denominator cancels in it, up to its ε of 1e-6.
         output_gate: multiply the output, channel by channel, by SiLU (True or "silu"; RetNet, GLA) or "sigmoid" (Qiu
             et al. 2025, arXiv 2505.06708) of a linear map of the tokens, after norm and local convolution.
+        rope_phase: "learned" adds a phase of each head and pair to the angles of the numerator's scores, for
+            ``rope="after"``; it begins at 0, see :mod:`linear_rope.positions.pope`. "none".
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -105,6 +108,7 @@ class LinearRoPEAttention(RoPEAttention):
         seed: int = 0,
         decay: str | Decay = "none",
         pair_denominator: PairDenominator = "same",
+        rope_phase: Literal["none", "learned"] = "none",
         **shared: Unpack[Shared],
     ) -> None:
         # Of pairs it is made when it is known how many there are.
@@ -146,6 +150,7 @@ class LinearRoPEAttention(RoPEAttention):
             )
         self.pair_denominator: PairDenominator = pair_denominator
         self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
+        self._learn_phase(rope_phase, features // 2, "after")
         self._rotate_by(shared.get("rope_angles", "fixed"), features if rope == "after" else self.head_dim)
 
     def _begin(self) -> None:
@@ -172,7 +177,10 @@ class LinearRoPEAttention(RoPEAttention):
         )
         rotation: dict[str, Any] = {"rope": self.rope, "turn": self._turn(2), "angles": projected.angles}
         rotation["pair_denominator"] = self.pair_denominator
-        return prepare(call, projected.key_padding_mask, projected.positions, **rotation)
+        call = prepare(call, projected.key_padding_mask, projected.positions, **rotation)
+        if self.phase is not None and call.k_rotation is not None:
+            call = call._replace(k_rotation=with_phase(call.k_rotation, self.phase))
+        return call
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
         super()._check_state(x, state)
@@ -203,6 +211,7 @@ class LinearRoPEAttention(RoPEAttention):
         if (
             formula is None
             or self.rope == "before"
+            or self.phase is not None
             or angles is not None
             or (log_decay is not None and log_decay.dim() == 4)
             or key_padding_mask is not None

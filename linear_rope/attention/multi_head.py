@@ -21,7 +21,7 @@ from linear_rope.attention.projected import (
     without_padding,
     zero_at_padding,
 )
-from linear_rope.checks import check_base, check_fraction, check_padding_mask, check_sequences
+from linear_rope.checks import check_base, check_choice, check_fraction, check_padding_mask, check_sequences
 from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
@@ -137,6 +137,7 @@ class RoPEAttention(nn.Module):
         self._after_heads(settings["output_norm"], settings["output_gate"], bias=settings["bias"])
         self.query_norm: HeadNorm | None = None
         self.key_norm: HeadNorm | None = None
+        self.phase: nn.Parameter | None = None
         check_rope(rope, ropes)
         check_scaling(self.rope_scaling, rotates=rope != "none")
         check_fraction("rope_fraction", self.rope_fraction, rotates=rope != "none")
@@ -164,6 +165,19 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"qk_norm is {qk_norm!r}; give True or False")
         if qk_norm:
             self.query_norm, self.key_norm = HeadNorm(self.heads, gain), HeadNorm(self.heads, gain)
+
+    def _learn_phase(self, rope_phase: str, pairs: int, place: str) -> None:
+        """Learn a phase of each head and pair, if ``rope_phase`` is "learned", for a rotation in the one ``place``."""
+        check_choice("rope_phase", rope_phase, ("none", "learned"))
+        self.rope_phase = rope_phase
+        if rope_phase == "none":
+            return
+        if self.rope != place:
+            raise ValueError(
+                f'rope_phase is "learned", but rope is "{self.rope}", and a phase of what a matrix gives is in that '
+                f'matrix already; give rope="{place}", or rope_phase="none"'
+            )
+        self.phase = nn.Parameter(torch.zeros(self.heads * pairs))
 
     def _rotate_by(self, angles: str | SelectiveRotation, width: int) -> None:
         """Take RoPE's angles, or those that the tokens decide, for ``width`` channels of each head."""

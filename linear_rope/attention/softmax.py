@@ -14,6 +14,7 @@ from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
+from linear_rope.positions.pope import polar, scaled_query, with_phase
 from linear_rope.positions.registry import make_score_positions
 from linear_rope.positions.rotary import Turn, rotate, rotations
 from linear_rope.positions.scores import ScorePositions
@@ -31,7 +32,7 @@ class KeyValueCache(NamedTuple):
     holds those of a window, each sequence's last ones.
 
     Attributes:
-        k, v: (B, H, K, D), keys already rotated, and not yet scaled by xPos.
+        k, v: (B, H, K, D), keys already rotated, and not yet scaled by xPos; of PoPE (B, H, K, 2·D), at their angles.
         key_padding_mask: (B, K) bool, True at padding, or None.
         position: (B,) int64, position of the next token.
         faded: (B, H, K) float64, the sum of ln a up to each key, ∞ for keys before a reset; None without decay.
@@ -67,7 +68,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     Args:
         rope: "before" rotates queries and keys before their product; "xpos" rotates them, and lets their product decay
-            with the distance (Sun et al. 2022, arXiv 2212.10554), for ``causal=True``; "none".
+            with the distance (Sun et al. 2022, arXiv 2212.10554), for ``causal=True``; "pope" gives each channel a
+            length and an angle of its own, see :mod:`linear_rope.positions.pope`; "none".
+        rope_phase: "learned" adds a phase of each head and channel to the angles of PoPE's scores; "none".
         alibi: take off each score the head's slope times the distance (ALiBi, Press et al. 2021, arXiv 2108.12409); for
             ``rope="none"``. It makes a bias of H·N·K numbers, and for B sequences as many each if their positions
             differ.
@@ -88,15 +91,16 @@ class SoftmaxRoPEAttention(RoPEAttention):
         dim: int,
         heads: int,
         *,
-        rope: Literal["before", "xpos", "none"] = "before",
+        rope: Literal["before", "xpos", "pope", "none"] = "before",
         alibi: bool = False,
         causal: bool = False,
         decay: str | Decay = "none",
         score_positions: str | ScorePositions = "none",
         window: int | None = None,
+        rope_phase: Literal["none", "learned"] = "none",
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(dim, heads, causal, decay, rope, ("before", "xpos", "none"), **shared)
+        super().__init__(dim, heads, causal, decay, rope, ("before", "xpos", "pope", "none"), **shared)
         angles = shared.get("rope_angles", "fixed")
         if rope == "xpos" and not causal:
             raise ValueError(
@@ -125,7 +129,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         self.alibi = alibi
         self.window = window
         self._normalise(shared.get("qk_norm", False))
-        self._rotate_by(angles, self.head_dim)
+        self._rotate_by(angles, self.head_dim * (2 if rope == "pope" else 1))
+        self._learn_phase(rope_phase, self.head_dim, "pope")
         self.score_positions = make_score_positions(
             score_positions, dim=dim, heads=heads, head_dim=self.head_dim, causal=causal
         )
@@ -137,7 +142,11 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def _rotate(self, projected: Projected) -> tuple[Tensor, Tensor]:
         q, k = projected.q, projected.k
         check_positions(projected.positions, q, k)
-        return (q, k) if self.rope == "none" else rotated(projected, self._turn(self.head_dim))
+        if self.rope == "none":
+            return q, k
+        is_polar = self.rope == "pope"
+        turn = self._turn(2 * self.head_dim if is_polar else self.head_dim)
+        return rotated(projected, turn, is_polar=is_polar, phase=self.phase)
 
     def _attend(self, projected: Projected) -> Tensor:
         q, k = self._rotate(projected)
@@ -175,7 +184,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         dtype = torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(dtype), k.to(dtype)
         if self.score_positions is None:
-            scores = q @ k.mT * self.head_dim**-0.5
+            scores = q @ k.mT * q.shape[-1] ** -0.5
         else:
             for positions in at:
                 if positions.is_floating_point():
@@ -284,8 +293,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}{window}"
 
 
-def rotated(projected: Projected, turn: Turn) -> tuple[Tensor, Tensor]:
-    """Queries and keys, turned by their angles or else by their positions; the angles are float32 or float64."""
+def rotated(
+    projected: Projected, turn: Turn, *, is_polar: bool = False, phase: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys, turned by their angles or else by their positions; the angles are float32 or float64.
+
+    Those of PoPE, ``is_polar``, become twice as wide; ``phase`` is that of :func:`with_phase`.
+    """
     q, k = projected.q, projected.k
     dtype = torch.promote_types(q.dtype, torch.float32)
     if projected.angles is not None:
@@ -294,7 +308,13 @@ def rotated(projected: Projected, turn: Turn) -> tuple[Tensor, Tensor]:
         magnitude = 1.0 if turn.scaling is None else turn.scaling.magnitude
         at = projected.positions, projected.key_padding_mask
         q_rotation, k_rotation = rotations(q, k, *at, turn, dtype, magnitude)
-    return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
+    k_rotation = with_phase(k_rotation, phase)
+    wide_q, wide_k = q.to(dtype), k.to(dtype)
+    if is_polar:
+        wide_q, wide_k = scaled_query(polar(wide_q, q_rotation)), polar(wide_k, k_rotation)
+    else:
+        wide_q, wide_k = rotate(wide_q, q_rotation), rotate(wide_k, k_rotation)
+    return wide_q.to(q.dtype), wide_k.to(k.dtype)
 
 
 def _later(queries: int, keys: int, device: torch.device) -> Tensor:

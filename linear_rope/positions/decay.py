@@ -139,6 +139,10 @@ def make_decay(decay: str | Decay, dim: int, heads: int, pairs: int | None = Non
         if decay.pairs not in (None, pairs):
             raise ValueError(f"decay is made for {decay.pairs} pairs of features; {_what_has_pairs(pairs)}")
         return decay
+    if decay == "channel":
+        raise ValueError(
+            "decay is 'channel', which is the delta rule's alone; give a decay of each head, or \"pair\" of features"
+        )
     check_choice("decay", decay, ("none", *DECAYS, *PAIR_DECAYS))
     if decay in PAIR_DECAYS:
         if pairs is None:
@@ -149,5 +153,8 @@ def make_decay(decay: str | Decay, dim: int, heads: int, pairs: int | None = Non
 
 def _what_has_pairs(pairs: int | None) -> str:
     if pairs is None:
-        return "linear attention and retention have them, if of an even number of features; give a decay of each head"
+        return (
+            "linear attention, retention and the delta rule have them, if of an even number of features; give a decay "
+            "of each head"
+        )
     return f"the attention has {pairs}; make it for {pairs}"

@@ -54,6 +54,7 @@ POSITIONS: Registry[PositionEncoding] = Registry(
         "selective-before": InAttention({"rope": "before", "rope_angles": "selective"}),
         "selective-after": InAttention({"rope": "after", "rope_angles": "selective"}),
         "xpos": InAttention({"rope": "xpos"}),
+        "pope": InAttention({"rope": "pope"}),
         "shaw": Shaw,
         "transformer-xl": TransformerXL,
         "t5": T5Buckets,

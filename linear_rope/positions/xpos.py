@@ -39,10 +39,16 @@ def scaled_by_distance(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: T
 
 
 def check_rope(rope: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError for a rotation that is none of ``choices``, with what stands for xPos where it cannot be."""
+    """Raises ValueError for a rotation that is none of ``choices``, with what stands for xPos and PoPE where
+    they cannot be."""
     if rope == "xpos" and "xpos" not in choices:
         raise ValueError(
             "rope is 'xpos', a rotation with a decay for each pair of channels, and linear attention has one decay a "
             f'head; give decay="retnet", which is that of RetNet, with rope="{choices[0]}"'
+        )
+    if rope == "pope" and "pope" not in choices:
+        raise ValueError(
+            "rope is 'pope', lengths and angles of softmax's scores, and linear attention has none; give "
+            'rope="after" with a paired map, such as "elu+1+paired", whose weight is that sum'
         )
     check_choice("rope", rope, choices)

@@ -61,7 +61,7 @@ def test_positions_are_those_of_the_library_and_go_with_softmax_alone_where_they
     of_scores = {
         name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)
     }
-    assert set(OF_SCORES) == of_scores | {"xpos"}
+    assert set(OF_SCORES) == of_scores | {"xpos", "pope"}
     for position in OF_SCORES:
         assert {name for name in VARIANTS if name.endswith(f"-{position}")} == {f"softmax-{position}"}
     for position in ("complex", "floater"):
@@ -77,7 +77,13 @@ def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset):
     counts = {name: count_parameters(build_model(VARIANTS[name], preset, 0, BYTES)) for name in names}
     check_parameters_match(counts)
     tables = {name for name, (_, table) in counts.items() if table}
-    assert tables == {*names} - {"softmax-none", "softmax-xpos", "softmax-transformer-xl", "softmax-floater"}
+    assert tables == {*names} - {
+        "softmax-none",
+        "softmax-xpos",
+        "softmax-pope",
+        "softmax-transformer-xl",
+        "softmax-floater",
+    }
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1"])
@@ -108,6 +114,11 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
         ),
         ("elu+1-rope-after@output_gate=sigmoid", "output_gate", "sigmoid"),
         ("favor+-none@decay=pair-fixed@pair_denominator=head", "pair_denominator", "head"),
+        *(
+            (f"{name}@rope_phase=learned", "rope_phase", "learned")
+            for name in ("softmax-pope", "elu+1+paired-rope-after")
+        ),
+        ("softmax-pope@rope_fraction=0.5", "rope_fraction", 0.5),
         *((f"{kernel}-rope-after@rope_fraction=0.5", "rope_fraction", 0.5) for kernel in ("elu+1", "delta")),
         *(
             (f"{kernel}@rope_fraction=0.5", "rope_fraction", 0.5)
@@ -206,6 +217,11 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("favor-none@dim=64", "there is no variant 'favor-none'; did you mean 'favor+-none'? choose from softmax-none"),
         ("elu+1-t5", "t5 is a part of the score of each query with each key, and elu+1 has no scores; "),
         ("favor+-xpos", "and favor+ one a head (give @decay=retnet); "),
+        ("favor+-pope", "for pope is of softmax's scores, and favor+ has none (elu+1+paired-rope-after "),
+        *(
+            (f"{name}@rope_phase=learned", "rope_phase says nothing; choose softmax-pope, or RoPE after a feature map")
+            for name in ("softmax-rope", "retention-rope-after", "favor+-rope-before", "elu+1-none")
+        ),
         ("softmax-none@", f"'' is no setting; {FORM}"),
         ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
         ("softmax-none@Dim=64", "a variant has no setting 'Dim'; did you mean 'dim'? choose from "),

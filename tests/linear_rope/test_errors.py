@@ -138,7 +138,7 @@ def model(**options: Any) -> CausalLM:
         ),
         *(
             (lambda kind=kind: kind(16, 2, decay="pair", causal=True), ["decay", "'pair'", "linear attention"])
-            for kind in (SoftmaxRoPEAttention, WindowedFavor, GatedDelta)
+            for kind in (SoftmaxRoPEAttention, WindowedFavor)
         ),
         (lambda: SoftmaxRoPEAttention(16, 2, decay=GatedDecay(16, 2, pairs=4)), ["decay", "4 pairs", "linear"]),
         (lambda: elu(decay=GatedDecay(16, 2, pairs=3)), ["decay", "3 pairs", "has 4"]),
@@ -211,7 +211,17 @@ def model(**options: Any) -> CausalLM:
         ),
         (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
         (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),
+        (lambda: GatedDelta(16, 2, decay="channel"), ['decay is "channel"', 'rope="none"', 'decay="pair"']),
+        (lambda: GatedDelta(15, 3, rope="none", decay="pair"), ["decay is 'pair'", "even number"]),
+        (lambda: linear(decay="channel"), ["decay is 'channel'", "delta rule's"]),
         *((lambda w=w: softmax(window=w, causal=True), [f"window is {w}", "1 or more"]) for w in (0, 2.5)),
+        (lambda: softmax(rope_phase="learned"), ['rope is "before"', "matrix", 'rope="pope"']),
+        (lambda: linear(rope_phase="learned", rope="before"), ['rope is "before"', 'rope="after"']),
+        (lambda: linear(rope_phase="all"), ["rope_phase is 'all'", "'none'", "'learned'"]),
+        *(
+            (lambda kind=kind: kind(16, 2, rope="pope"), ["rope is 'pope'", 'rope="after"'])
+            for kind in (LinearRoPEAttention, Retention, GatedDelta, WindowedFavor)
+        ),
         (lambda: softmax(window=4), ["window is 4", "causal is False", "causal=True"]),
         (lambda: softmax(rope="after"), ["rope", "'after'", "'before'", "'none'"]),
         (lambda: scored("shaw", rope="before"), ["score_positions is 'shaw'", "rope='before'", '"none"']),

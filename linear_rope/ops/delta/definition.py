@@ -13,7 +13,7 @@ def delta_reference(
     for t in range(q.shape[2]):
         key, rate = k[:, :, t].unsqueeze(-1), beta[:, :, t, None, None]
         if log_decay is not None:
-            memory = memory * log_decay[:, :, t].exp().to(q.dtype)[..., None, None]
+            memory = memory * log_decay[:, :, t].exp().to(q.dtype).reshape(*q.shape[:2], -1, 1)
         memory = memory - rate * key @ (key.mT @ memory) + rate * key @ v[:, :, t].unsqueeze(-2)
         outputs.append((memory.mT @ q[:, :, t].unsqueeze(-1)).squeeze(-1))
     return torch.stack(outputs, dim=2), memory

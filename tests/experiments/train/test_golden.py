@@ -73,6 +73,7 @@ WITH_SETTINGS = (
     "favor+-rope-before@decay=gate",
     "retention-rope-after@decay=retnet",
     "delta-rope-after@decay=gate",
+    "delta-none@decay=channel",
     "favor+-rope-after@qk_norm=yes",
     "hybrid-3to1-rope@layers=4",
     "elu+1-rope-after@denominator=abs",

@@ -43,6 +43,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"short_conv": 3},
         *({"rope": "none", "score_positions": name} for name in SCORES),
         *({"rope": "none", "score_positions": name, "decay": "gate", "short_conv": 3} for name in ("shaw", "t5")),
+        {"rope": "pope"},
+        {"rope": "pope", "rope_phase": "learned", "window": 5, "decay": "gate"},
+        {"rope": "pope", "rope_phase": "learned", "rope_angles": "selective"},
         *({"window": 5} | options for options in ({}, {"rope": "none", "alibi": True}, {"rope": "xpos"})),
         *({"window": window, "rope": "none", "score_positions": "t5", "decay": "gate"} for window in (2, 64)),
         ALL,
@@ -73,6 +76,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"decay": "pair-fixed", "rope": "none", "pair_denominator": "head"},
         {"decay": "retnet", "local_conv": 4},
         {"rope_angles": PAPER, "short_conv": 3},
+        {"rope_phase": "learned"},
+        {"rope_phase": "learned", "rope_angles": "selective", "decay": "gate"},
         ALL_NORMED,
     ],
     "hedgehog": [{"rope": "before"}, ALL_NORMED],
@@ -85,7 +90,13 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"activation": "silu", "rope": "before"},
         ALL,
     ],
-    "delta": [{"rope_fraction": 0.5}, {"rope": "none", "decay": "none"}, ALL],
+    "delta": [
+        {"rope_fraction": 0.5},
+        {"rope": "none", "decay": "none"},
+        {"rope": "none", "decay": "channel"},
+        {"decay": "pair"},
+        ALL,
+    ],
     "favor+window": [{"rope_fraction": 0.5}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
 }
 SETTINGS["retention"].append(ALL_NORMED | {"activation": "silu"})

@@ -15,14 +15,14 @@ from linear_rope import EluPlusOne, LinearRoPEAttention, SoftmaxRoPEAttention, a
 from linear_rope.attention import GatedDelta, Retention, WindowedFavor, head_norm
 from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.attention.head_norm import HeadNorm
-from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS
+from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS, FeatureMap, Features
 from linear_rope.ops.delta.definition import delta_reference
 from linear_rope.ops.window.definition import windowed_reference
 from linear_rope.positions import Decay, FixedDecay, GatedDecay, SelectiveRotation
 from linear_rope.positions.decay import make_decay
 from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.selective import SelectiveAngles
-from tests.linear_rope.attention.modules import ALL, DIM, GATED, PAPER, SELECTIVE, made
+from tests.linear_rope.attention.modules import ALL, DIM, GATED, KERNELS, PAPER, SELECTIVE, made
 from tests.linear_rope.ops.linear.test_linear_attention import between, faded_products
 from tests.linear_rope.tensors import (
     HEADS,
@@ -78,16 +78,30 @@ def by_hand(
         if decay.dim() == 4:
             pairs, decay = decay, None
             mean = pairs.mean(-1, keepdim=True) if module.pair_denominator == "head" else pairs
+
+    def cosines(a: Tensor, b: Tensor) -> Tensor:
+        """Σ_c a_c b_c cos((m − n)·θ_c + φ_c)."""
+        place = (counted if at is None else at).expand(len(x), -1)
+        distance = (place[:, None, :, None] - place[:, None, None, :]).double().unsqueeze(-1)
+        phase = 0 if module.phase is None else module.phase.view(HEADS, 1, 1, -1)
+        angles = distance * rope_frequencies(2 * a.shape[-1], base=module.rope_base) + phase
+        return (a.unsqueeze(-2) * b.unsqueeze(-3) * angles.cos()).sum(-1)
+
     if module.rope == "before":
         q, k = turned(q), turned(k)
-    if isinstance(module, SoftmaxRoPEAttention):
+    if module.rope == "pope":
+        above = below = (cosines(F.softplus(q), F.softplus(k)) / math.sqrt(D)).exp()
+    elif isinstance(module, SoftmaxRoPEAttention):
         scale = 1 if module.rope_scaling is None else module.rope_scaling.magnitude**2
         above = below = (scale * q @ k.mT / math.sqrt(D)).exp()
     else:
         q, k = module.feature_map(q), module.feature_map(k)
         below = faded_products(q, k, mean)
-        q, k = (turned(q), turned(k)) if module.rope == "after" else (q, k)
-        above = faded_products(q, k, pairs)
+        if module.phase is not None and module.feature_map.paired:
+            above = 2 * cosines(q[..., ::2], k[..., ::2])
+        else:
+            q, k = (turned(q), turned(k)) if module.rope == "after" else (q, k)
+            above = faded_products(q, k, pairs)
     if getattr(module, "alibi", False):
         place = (counted if at is None else at).expand(len(x), -1)
         distance = (place[:, None, :, None] - place[:, None, None, :]).abs()
@@ -118,6 +132,8 @@ FORMULAS: list[tuple[str, dict[str, Any]]] = [
     *(("softmax", options) for options in ({}, {"rope": "none"}, {"rope": "none", "alibi": True})),
     *(("softmax", {"rope": rope, "qk_norm": True, "decay": "alibi"}) for rope in ("before", "none")),
     ("softmax", {"rope_scaling": SCALINGS["yarn"], "bias": True}),
+    *(("softmax", {"rope": "pope", "rope_phase": phase}) for phase in ("none", "learned")),
+    ("elu+1", {"feature_map": "elu+1+paired", "rope_phase": "learned", "decay": "retnet"}),
     *(("softmax", {"window": window, "decay": "retnet"}) for window in (1, 7, 40)),
     ("softmax", {"rope_scaling": SCALINGS["yarn"], "rope_fraction": 0.5}),
     *(("favor+", {"rope": rope, "rope_fraction": 0.6}) for rope in ("after", "before")),
@@ -166,6 +182,33 @@ def test_weights_are_the_formula_at_given_positions(kernel: str, options: dict[s
         assert_near(module.attention_weights(x, positions=positions), weights)
 
 
+class PairedSoftplus(FeatureMap):
+    """PoPE's lengths, each both members of a pair."""
+
+    def features(self, x: Tensor) -> Features:
+        return Features(F.softplus(x).repeat_interleave(2, dim=-1), None)
+
+
+def test_rope_after_a_paired_map_weighs_by_twice_the_sum_whose_exponential_pope_weighs_by() -> None:
+    options = {"rope_phase": "learned", "rope_base": 50.0}
+    pope = made("softmax", rope="pope", **options)
+    linear = made("elu+1", feature_map=PairedSoftplus(D, 2 * D), denominator="none", **options)
+    linear.load_state_dict(pope.state_dict(), strict=True)
+    x = random(2, 40, DIM)
+    sums = 2 * math.sqrt(D) * pope.scores(pope.project(x)).tril()
+    assert_near(linear.attention_weights(x), sums)
+    linear.denominator = "rotated"  # the sum of the weights: the two are the same but for the exponential
+    assert_near(linear.attention_weights(x), sums / sums.sum(-1, keepdim=True))
+    # A phase of zero is none, which is how it begins.
+    for kernel, rope in (("softmax", "pope"), ("elu+1", "after")):
+        module, of_kernel = KERNELS[kernel]
+        new, without = (
+            module(DIM, HEADS, rope=rope, rope_phase=phase, **of_kernel).double() for phase in ("learned", "none")
+        )
+        without.load_state_dict({name: each for name, each in new.state_dict().items() if name != "phase"})
+        assert_near(new(x), without(x))
+
+
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1", "hedgehog", "taylor"])
 def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
     x, context, padding = random(2, 5, DIM), random(2, 9, DIM, seed=1), some_padding(2, 9)
@@ -184,14 +227,19 @@ def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
         assert (rotated(x, 2 * context) - rotated(x, context)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("rope", ["after", "none"])
-def test_the_gated_delta_rule_is_its_formula(rope: str) -> None:
-    module, x = made("delta", rope=rope, **GATED), random(2, 70, DIM)
+@pytest.mark.parametrize(
+    ("rope", "decay"),
+    [("after", "gate"), ("none", "gate"), ("none", "channel"), ("after", "pair"), ("none", "pair-fixed")],
+)
+def test_the_gated_delta_rule_is_its_formula(rope: str, decay: str) -> None:
+    module, x = made("delta", rope=rope, decay=decay, **GATED), random(2, 70, DIM)
     q, k, v = (heads_of(part, x) for part in (module.query, module.key, module.value))
     q, k = (each / each.norm(dim=-1, keepdim=True) for each in (q, k))
     if rope == "after":
         q, k = (apply_rope(each, torch.arange(70)) for each in (q, k))
-    y, _ = delta_reference(q, k, v, module.rate(x).sigmoid().mT, module.decay(x))
+    log_decay = module.decay(x).repeat_interleave(2 if decay.startswith("pair") else 1, dim=-1)
+    assert (log_decay.shape[-1] == D) == (decay != "gate")
+    y, _ = delta_reference(q, k, v, module.rate(x).sigmoid().mT, log_decay)
     y = F.rms_norm(y.transpose(1, 2), (D,), module.output_norm.gain, eps=1e-6)
     assert_near(module(x), module.out(y.flatten(2) * F.silu(module.gate(x))))
     # With β = 1 and no decay, the value under a key is the last one: reading with that key gives it back.
