@@ -1,6 +1,7 @@
 """What is asked of PyTorch by names that are not public."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,12 @@ def is_watched() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
     )
+
+
+def is_for_onnx() -> bool:
+    """Whether the model is being exported to ONNX, which knows plain operations alone."""
+    exporter = sys.modules.get("torch.onnx")  # to ask it would import it
+    return exporter is not None and bool(exporter.is_in_onnx_export())
 
 
 def are_plain(*tensors: object) -> bool:

@@ -33,7 +33,7 @@ class EluPlusOne(FeatureMap):
 
     def features(self, x: Tensor) -> Features:
         # elu(x) + 1 = exp(min(x, 0)) + max(x, 0), which keeps precision where elu(x) is close to −1.
-        values = exponential_of_negative(x.clamp(SMALLEST_EXPONENT, 0)) + x.relu()
+        values = exponential_of_negative(x.clamp(SMALLEST_EXPONENT, 0.0)) + x.relu()
         return Features(values.repeat_interleave(2, dim=-1) if self.paired else values, None)
 
     def formula(self) -> FormulaCall | None:
@@ -55,7 +55,7 @@ class EluFormula(Formula):
         return False, bool(numbers[0]), 0.0
 
     def features(self, x: Tensor) -> Features:
-        values = torch.clamp(x, SMALLEST_EXPONENT, 0).exp_().add_(x.relu())
+        values = torch.clamp(x, SMALLEST_EXPONENT, 0.0).exp_().add_(x.relu())
         return Features(pairs(values) if self.paired else values, None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class ReluFormula(Formula):
         return False, False, float(numbers[0])
 
     def features(self, x: Tensor) -> Features:
-        return Features(torch.clamp(x, min=0).add_(self.eps), None)
+        return Features(torch.clamp(x, min=0.0).add_(self.eps), None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         return grad_values.mul_(x > 0)

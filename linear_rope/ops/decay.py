@@ -8,9 +8,10 @@ masks have them: a sum that holds one has no digits left for the others.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.tracing import is_watched
+from linear_rope.tracing import is_for_onnx, is_watched
 
 RESET = -1e4
 """ln a_t up to this is a reset; exp of less than a tenth of it is zero also in float64"""
@@ -99,6 +100,27 @@ def _differences(sums: Tensor, dtype: torch.dtype) -> Tensor:
     for rows, part in zip(differences.split(ROWS, dim=-2), sums.split(ROWS, dim=-1), strict=True):
         rows.copy_(part.unsqueeze(-1) - sums.unsqueeze(-2))
     return differences
+
+
+def running_maximum(x: Tensor, segment: Tensor | None, chunk: int) -> Tensor:
+    """The running maximum of ``x`` (S, N), within its segment if there are any.
+
+    ONNX has no such operation, and no loop over a length that is not known: there N is up to ``chunk`` or a multiple,
+    and it is made within chunks and of their ends.
+    """
+    if not is_for_onnx():
+        return x.cummax(-1).values if segment is None else segmented_maximum(x, segment)
+    segment = torch.zeros_like(x, dtype=torch.int64) if segment is None else segment
+    if isinstance(x.shape[1], int) and x.shape[1] <= chunk:
+        return segmented_maximum(x, segment)
+    segment = segment.unflatten(1, (-1, chunk))
+    within = segmented_maximum(x.unflatten(1, (-1, chunk)), segment)
+    end, last = within[..., -1], segment[..., -1]
+    number = torch.arange(end.shape[1], device=x.device)
+    seen = (number <= number.unsqueeze(1)) & (last.unsqueeze(1) == last.unsqueeze(2))
+    until = torch.where(seen, end.unsqueeze(1), -torch.inf).amax(-1)
+    until, last = F.pad(until, (1, 0))[:, :-1, None], F.pad(last, (1, 0), value=-1)[:, :-1, None]
+    return torch.maximum(within, torch.where(segment == last, until, -torch.inf)).flatten(1)
 
 
 def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def block_sums(terms: Call, state: State | None) -> tuple[Sums, State, Tensor]:
         The sums, the state after the block, and the weights inside chunks (G, C, C).
     """
     batch, heads, length, features = terms.q.shape
-    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser)
+    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser, CHUNK_SIZE)
     q, k, v, factors = _numerator(terms, scales)
     weights = torch.bmm(q, k.mT).mul_(factors.pairs) if factors.groups == 1 else _pair_weights(q, k, factors)
     sums, memory = _sums(weights, q, k, v, factors, _memory(terms, state))
@@ -81,7 +81,7 @@ def block_gradients(
     grad_after: State | None,
 ) -> tuple[Gradients, State]:
     """The gradients of a block's terms and of the state before it, from those of its sums and the state after it."""
-    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser)
+    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser, CHUNK_SIZE)
     q, k, v, factors = _numerator(terms, scales)
     grad_sums = grad_numerator
     if terms.shares_weights:

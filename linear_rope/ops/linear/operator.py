@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linear_rope.ops.linear import blockwise, native, triton_form
+from linear_rope.ops.linear import blockwise, exported, native, triton_form
 from linear_rope.ops.linear.call import Call, Gradients, Result, Upstream, empty_gradients
 from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.state import State
 from linear_rope.ops.linear.triton_form import proof, trial
-from linear_rope.tracing import are_plain, has_tangent, is_watched
+from linear_rope.tracing import are_plain, has_tangent, is_for_onnx, is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
@@ -35,6 +35,8 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     # PyTorch 2.6 compiles neither _replace nor a slice of a named tuple.
     fields = tuple(for_operator(call))[:-3]
     call = Call(*fields, implementation)  # type: ignore[arg-type, call-arg]
+    if is_for_onnx():
+        return exported.attend(call)
     if has_tangent(*call):
         _check_forward_mode(call)
         return blockwise.attend(call, keep=False)

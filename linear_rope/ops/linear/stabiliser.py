@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.ops.decay import faded, of_features, segmented_maximum
+from linear_rope.ops.decay import faded, of_features, running_maximum
 
 
 class Scales(NamedTuple):
@@ -34,7 +34,9 @@ class Scales(NamedTuple):
     segment: Tensor | None
 
 
-def block_scales(key_scale: Tensor | None, log_decay: Tensor | None, before: Tensor | None) -> Scales | None:
+def block_scales(
+    key_scale: Tensor | None, log_decay: Tensor | None, before: Tensor | None, chunk: int
+) -> Scales | None:
     """The exponents of a block from key scales and decays (B, H, L) and the state's stabiliser (B, H, 1).
 
     None where there are neither.
@@ -46,14 +48,14 @@ def block_scales(key_scale: Tensor | None, log_decay: Tensor | None, before: Ten
     if log_decay is None:
         if key_scale is None or before is None:
             return None
-        return Scales(key_scale, torch.maximum(key_scale.cummax(-1).values, before), before, None, None)
+        return Scales(key_scale, torch.maximum(running_maximum(key_scale, None, chunk), before), before, None, None)
     sums, segment = faded(log_decay.flatten(0, 1))
     if key_scale is None or before is None:
         return Scales(-sums, -sums, torch.zeros_like(sums[:, :1]), sums, segment)
     key = key_scale - sums
+    before, largest = before.to(key.dtype), running_maximum(key, segment, chunk)
     # The state is a key more, at the front of the first segment.
-    front, first = torch.cat((before.to(key.dtype), key), dim=-1), torch.cat((segment[:, :1] * 0, segment), dim=-1)
-    return Scales(key, segmented_maximum(front, first)[:, 1:], before.to(key.dtype), sums, segment)
+    return Scales(key, torch.where(segment == 0, torch.maximum(largest, before), largest), before, sums, segment)
 
 
 class ChunkFactors(NamedTuple):
