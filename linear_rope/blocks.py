@@ -109,8 +109,10 @@ class Block(nn.Module):
         _check_has(attention, ("remember", "recall"), "decoding")
         return attention.remember(context, key_padding_mask)
 
-    def advance(self, x: Tensor, state: Any, memory: Any = None, sources: int = 0) -> tuple[Tensor, Any]:
-        """The tokens ``x`` (B, N, dim) that follow those in ``state``; N is 1 unless there are none yet (None).
+    def advance(
+        self, x: Tensor, state: Any, memory: Any = None, sources: int = 0, key_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """The tokens ``x`` (B, N, dim) that follow those in ``state``, None for no tokens; (B, N) bool is their mask.
 
         In a decoder ``memory`` is what the cross-attention remembers of so many ``sources``; B is a multiple of them,
         and as many sequences each, which follow one another, read one source.
@@ -118,7 +120,11 @@ class Block(nn.Module):
         attention: Any = self.attention
         _check_has(attention, ("prefill", "step"), "generation")
         normed = self.attention_norm(x)
-        y, new_state = attention.prefill(normed) if state is None else attention.step(normed, state)
+        if state is not None and key_padding_mask is None and x.shape[1] == 1:
+            y, new_state = attention.step(normed, state)
+        else:
+            given = {"key_padding_mask": key_padding_mask, "state": state}
+            y, new_state = attention.prefill(normed, **{name: x for name, x in given.items() if x is not None})
         x = x + y
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             # Without positions the sequences of one source are as many queries, so it is there once.
@@ -191,6 +197,7 @@ class Stack(nn.Module):
         states: Sequence[Any],
         memories: Sequence[Any] | None = None,
         sources: int = 0,
+        key_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """As :meth:`through_blocks`, of the tokens that follow those in ``states``; see :meth:`Block.advance`.
 
@@ -201,7 +208,7 @@ class Stack(nn.Module):
         new_states = []
         for layer, block in enumerate(self.unwrapped_blocks()):
             memory = None if memories is None else memories[layer]
-            x, state = block.advance(_with(added, layer, x), states[layer], memory, sources)
+            x, state = block.advance(_with(added, layer, x), states[layer], memory, sources, key_padding_mask)
             new_states.append(state)
         return x, tuple(new_states)
 

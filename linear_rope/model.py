@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from linear_rope.attention.projected import following
 from linear_rope.blocks import Block, Embedding, MakeAttention, Stack, attention_of_layer, check_tokens
 from linear_rope.decoding import beam_search, check_sampling, reordered, sample
 from linear_rope.model_config import ACROSS, ADDITIONS, ModelConfig
@@ -75,6 +76,19 @@ def check_table(config: ModelConfig, what: str, tokens: int, more: int = 0) -> N
         )
 
 
+@savable()
+class LanguageModelState(NamedTuple):
+    """What a language model carries from token to token; :func:`linear_rope.decoding.reordered` takes it.
+
+    Attributes:
+        blocks: of each block, the state of its attention.
+        position: (B,) int64, position of the next token.
+    """
+
+    blocks: tuple[Any, ...]
+    position: Tensor
+
+
 class CausalLM(_OneSequence):
     """A decoder-only language model: pre-norm blocks, GELU MLP, tied embedding. It gives the scores of the next token.
 
@@ -88,6 +102,44 @@ class CausalLM(_OneSequence):
 
     def _read(self, x: Tensor) -> Tensor:
         return self.embedding.logits(x)
+
+    def prefill(
+        self,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        state: LanguageModelState | None = None,
+        last: int | None = None,
+    ) -> tuple[Tensor, LanguageModelState]:
+        """The scores of the tokens that follow, and the state to go on from, with any number of tokens.
+
+        Args:
+            tokens: (B, N) int64, those after ``state``.
+            key_padding_mask: (B, N) bool, True at padding.
+            state: from the tokens before; None at the beginning.
+            last: of how many tokens the scores are asked for; None for all.
+
+        Returns:
+            (B, N or ``last``, vocab_size) logits, and the state.
+
+        Raises:
+            ValueError: as :meth:`forward`, or attentions that cannot go on token by token.
+        """
+        x, state = self._read_on(tokens, key_padding_mask, state)
+        return self.embedding.logits(self.norm(x if last is None else x[:, -last:])), state
+
+    def _read_on(
+        self, tokens: Tensor, key_padding_mask: Tensor | None, state: LanguageModelState | None
+    ) -> tuple[Tensor, LanguageModelState]:
+        """(B, N, dim), before the last norm, and the state after these tokens."""
+        check_tokens(tokens, "tokens", key_padding_mask)
+        positions, position = following(tokens, key_padding_mask, state)
+        if positions is None:
+            positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
+        before = (None,) * len(self.blocks) if state is None else state.blocks
+        x = self.embedding(tokens, positions)
+        x, after = self.advance(x, positions, before, key_padding_mask=key_padding_mask)
+        return x, LanguageModelState(after, position)
 
     @torch.no_grad()
     def generate(
@@ -132,12 +184,10 @@ class CausalLM(_OneSequence):
                 raise ValueError(f"seed is {seed}; give 0 to 2**64 - 1")
             generator = torch.Generator(prompt.device).manual_seed(seed)
         check_table(self.config, f"length is {length} after a prompt of", prompt.shape[1], length - 1)
-        states: tuple[Any, ...] = (None,) * len(self.blocks)
+        state: LanguageModelState | None = None
         tokens, new = prompt, prompt
         for _ in range(length):
-            start = tokens.shape[1] - new.shape[1]
-            positions = torch.arange(start, tokens.shape[1], device=prompt.device)
-            x, states = self.advance(self.embedding(new, positions), positions, states)
+            x, state = self._read_on(new, None, state)
             logits = self.embedding.logits(self.norm(x[:, -1]))
             new = sample(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
             tokens = torch.cat((tokens, new), dim=1)
