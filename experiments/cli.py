@@ -270,6 +270,31 @@ def translate(
     return 0
 
 
+@app.command
+def export(
+    directory: Directory,
+    /,
+    *,
+    variant: OfRun,
+    to: Literal["hf", "safetensors", "onnx"],
+    seed: Seed = 0,
+    out: Path | None = None,
+    overwrite: Flag = False,
+    plugin: Plugins = (),
+) -> int:
+    """Write a trained model in a format that other code reads.
+
+    Args:
+        to: hf: for transformers; safetensors: weights and shape; onnx: whole sequences, prompts and single steps
+        out: directory to write to; default: export/VARIANT-seedK-FORMAT in the comparison's
+        overwrite: replace files of the same names there
+    """
+    run = _trained(directory, variant, seed, "export")
+    from experiments.commands.export import export as write
+
+    return write(run, to, out, overwrite=overwrite)
+
+
 def _trained(directory: Path, variant: str, seed: int, command: str) -> Any:
     """A run of a comparison. Raises ValueError if there is none."""
     from experiments.records.record import read_comparison

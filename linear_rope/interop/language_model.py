@@ -5,7 +5,6 @@ With linear attention the cache does not grow. What ``save_pretrained`` writes i
 ``trust_remote_code`` where this module was imported.
 """
 
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,39 +16,13 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from linear_rope.decoding import reordered
+from linear_rope.interop.settings import settings_of, shape_of
 from linear_rope.model import CausalLM
-from linear_rope.model_config import AttentionSettings, ModelConfig
-from linear_rope.positions import rope_scaling
 
 FILE = "modeling_linear_rope"
 """the Python file beside saved weights, which names the classes"""
 NOT_TAKEN = ("inputs_embeds", "position_ids", "output_attentions", "output_hidden_states")
 """arguments of other language models; positions are counted from the mask"""
-
-
-def settings_of(shape: ModelConfig) -> dict[str, Any]:
-    """What is not as by default in the shape of a model, as JSON has it."""
-    given = {field.name: getattr(shape, field.name) for field in fields(shape)}
-    given = {name: value for name, value in given.items() if value != getattr(ModelConfig, name)}
-    if shape.rope_scaling is not None:
-        given["rope_scaling"] = {"kind": type(shape.rope_scaling).__name__, **asdict(shape.rope_scaling)}
-    if shape.pattern:
-        layers = [asdict(each) for each in shape.pattern]
-        given["pattern"] = [{name: value for name, value in each.items() if value is not None} for each in layers]
-    return given
-
-
-def shape_of(settings: dict[str, Any]) -> ModelConfig:
-    """The other way round. Raises ValueError for settings that :class:`ModelConfig` does not have or refuses."""
-    given = dict(settings)
-    try:
-        if scaling := given.get("rope_scaling"):
-            kind = getattr(rope_scaling, scaling["kind"])
-            given["rope_scaling"] = kind(**{name: value for name, value in scaling.items() if name != "kind"})
-        given["pattern"] = tuple(AttentionSettings(**each) for each in given.get("pattern", ()))
-        return ModelConfig(**given)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"model is {settings}, which is no ModelConfig here ({error}); change it, or update") from None
 
 
 class LinearRoPEConfig(PreTrainedConfig):
@@ -156,7 +129,8 @@ class LinearRoPEForCausalLM(PreTrainedModel, GenerationMixin):
         """A copy of a model of this library. Raises ValueError if there is more in it than its configuration tells."""
         if not isinstance(model, CausalLM):
             raise ValueError(f"model is a {type(model).__name__}; give a CausalLM")
-        found = cls(LinearRoPEConfig(settings_of(model.config))).to(next(model.parameters()))
+        found = cls(LinearRoPEConfig(settings_of(model.config)))
+        found.model.to(next(model.parameters()))
         try:
             found.model.load_state_dict(model.state_dict())
         except RuntimeError:
@@ -165,7 +139,7 @@ class LinearRoPEForCausalLM(PreTrainedModel, GenerationMixin):
             ) from None
         return found.train(model.training)
 
-    @can_return_tuple  # type: ignore[arg-type]
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,

@@ -1,5 +1,7 @@
 """The Python interface: what a script without a guard makes, loaded, looked at and made to write."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +10,15 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from experiments import compare, load
 from experiments.cli import main
+from experiments.commands.export import export
+from experiments.comparison import TrainedRun
 from experiments.records.record import write_record
+from linear_rope import CausalLM
+from linear_rope.interop.settings import shape_of
 
 PROJECT = Path(__file__).parents[2]
 SCRIPT = """
@@ -130,3 +137,60 @@ def test_a_run_without_weights_has_no_model(made, tmp_path):
         load(tmp_path).run("softmax-rope").model()
     with pytest.raises(ValueError, match="no run has begun"):
         load(tmp_path).plot()
+
+
+def exported(made, capsys, *more):
+    """The exit status, and the only line of standard error."""
+    status = main(["export", str(made), "--variant", "elu+1-rope-after", *more])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "loading PyTorch" not in line]
+    return status, "\n".join(lines)
+
+
+def test_a_trained_model_is_exported_and_read_by_others(made, capsys, tmp_path):
+    model, tokens = load(made).run("elu+1-rope-after", seed=1).model(), torch.arange(40)[None]
+    assert exported(made, capsys, "--to", "safetensors", "--seed", "1", "--out", str(tmp_path / "weights"))[0] == 0
+    again = CausalLM(shape_of(json.loads((tmp_path / "weights" / "config.json").read_text())["model"])).eval()
+    again.load_state_dict(load_file(tmp_path / "weights" / "model.safetensors"))
+    assert torch.equal(again(tokens), model(tokens))
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    assert exported(made, capsys, "--to", "hf", "--seed", "1")[0] == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(made / "export" / "elu+1-rope-after-seed1-hf")
+    assert torch.equal(theirs(tokens).logits, model(tokens))
+    assert not [path for path in (made / "export").iterdir() if path.name.startswith(".")]
+
+
+def test_an_export_overwrites_nothing_unless_it_is_asked_to(made, capsys, tmp_path):
+    (tmp_path / "model.safetensors").write_text("another")
+    (tmp_path / "mine").write_text("kept")
+    where = ["--to", "safetensors", "--out", str(tmp_path)]
+    assert exported(made, capsys, *where) == (
+        2,
+        f"error: {tmp_path} holds files already; give another --out, or --overwrite",
+    )
+    assert (tmp_path / "model.safetensors").read_text() == "another"
+    assert exported(made, capsys, *where, "--overwrite")[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "mine", "model.safetensors"]
+    assert len(load_file(tmp_path / "model.safetensors")) > 5
+
+
+def test_what_cannot_be_exported_is_one_line_and_wrong_use(made, capsys, monkeypatch, tmp_path):
+    out = ["--to", "safetensors", "--out", str(tmp_path / "new")]
+    for more, words in {
+        (*out, "--seed", "7"): "seed is 7; choose from 0, 1",
+        (*out, "--variant", "elu+1-rope"): "did you mean",
+        ("--to", "gguf"): "gguf",
+    }.items():
+        status, line = exported(made, capsys, *more)
+        assert status == 2
+        assert words in line
+        assert "\n" not in line
+    copy = tmp_path / "copy"
+    shutil.copytree(made, copy)
+    shutil.rmtree(copy / "elu+1-rope-after" / "seed0" / "checkpoint")
+    assert "has no trained model" in exported(copy, capsys, *out)[1]
+    monkeypatch.setattr("experiments.commands.export.find_spec", lambda _: None)
+    assert "needs onnxscript: pip install" in exported(made, capsys, "--to", "onnx")[1]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="performer-pytorch"):
+        export(TrainedRun(load(made), "performer-pytorch", 0), "safetensors", None, overwrite=False)
+    assert not (tmp_path / "new").exists()

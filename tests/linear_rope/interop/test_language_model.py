@@ -14,14 +14,17 @@ from torch.nn import functional as F
 
 from linear_rope import CausalLM, ModelConfig
 from linear_rope.attention.linear import LinearAttentionState
+from linear_rope.interop.settings import settings_of, shape_of
 from linear_rope.model_config import AttentionSettings
 from linear_rope.positions.rope_scaling import YaRN
 from linear_rope.states import mapped
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
 
-from linear_rope.interop.language_model import LinearRoPECache, LinearRoPEForCausalLM, settings_of, shape_of
+import transformers
+
+from linear_rope.interop.language_model import LinearRoPECache, LinearRoPEForCausalLM
 
 TOKENS, PADDING = 40, 0
 MODELS: dict[str, dict[str, Any]] = {

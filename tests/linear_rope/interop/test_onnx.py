@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import LinearRoPEAttention, SoftmaxRoPEAttention
-from tests.linear_rope.tensors import assert_near
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope.interop.onnx import save
+from tests.linear_rope.tensors import assert_near, assert_refused
 
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -18,11 +19,11 @@ DIM, HEADS, ROUNDING = 16, 2, 1e-5
 DYNAMIC = torch.export.Dim.DYNAMIC
 
 
-def outputs(file: Path, *inputs: Tensor) -> list[Tensor]:
-    session = onnxruntime.InferenceSession(file)
-    names = [each.name for each in session.get_inputs()]
-    given = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
-    return [torch.from_numpy(x) for x in session.run(None, given)]
+def outputs(session: Any, *inputs: Tensor) -> dict[str, Tensor]:
+    """What a file gives, by its names."""
+    given = {name: x.numpy() for name, x in zip([each.name for each in session.get_inputs()], inputs, strict=True)}
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, map(torch.from_numpy, session.run(None, given)), strict=True))
 
 
 def causal(feature_map: str, **settings: Any) -> nn.Module:
@@ -51,6 +52,39 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
     module.eval()
     traced = torch.randn(2, 70, DIM)
     torch.onnx.export(module, (traced,), tmp_path / "a.onnx", dynamic_shapes=({0: DYNAMIC, 1: DYNAMIC},), verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
     for batch, length in ((2, 70), (1, 1), (3, 64), (2, 131)):
         x = torch.randn(batch, length, DIM, generator=torch.Generator().manual_seed(length)) * 3
-        assert_near(outputs(tmp_path / "a.onnx", x)[0], module(x), ROUNDING)
+        (y,) = outputs(session, x).values()
+        assert_near(y, module(x), ROUNDING)
+
+
+MODELS: list[Any] = [{"feature_map": "favor+", "decay": "gate", "short_conv": 3}]
+SLOW_MODELS = [
+    {"attention": "softmax", "position": "learned", "max_length": 400},
+    {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
+    {"attention": "retention"},
+]
+
+
+@pytest.mark.parametrize("settings", [*MODELS, *[pytest.param(each, marks=pytest.mark.slow) for each in SLOW_MODELS]])
+@torch.no_grad()
+def test_a_model_goes_on_from_its_prompt_token_by_token(settings: dict[str, Any], tmp_path: Path) -> None:
+    model = CausalLM(ModelConfig(dim=DIM, layers=2, heads=HEADS, vocab_size=30, **settings)).eval()
+    for parameter in model.parameters():
+        parameter.mul_(4)
+    whole, prefill, step = map(onnxruntime.InferenceSession, save(model, tmp_path))
+    for batch, length, prompt in ((1, 9, 1), (3, 140, 131)):
+        tokens = torch.randint(30, (batch, length), generator=torch.Generator().manual_seed(0))
+        expected = model(tokens)
+        assert_near(outputs(whole, tokens)["logits"], expected, ROUNDING)
+        logits, *state = outputs(prefill, tokens[:, :prompt]).values()
+        found = [logits]
+        for at in range(prompt, length):
+            logits, *state = outputs(step, tokens[:, at : at + 1], *state).values()
+            found.append(logits)
+        assert_near(torch.cat(found, dim=1), expected, ROUNDING)
+
+
+def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
+    assert_refused(lambda: save(nn.Linear(2, 2), tmp_path), ["Linear", "CausalLM"])  # type: ignore[arg-type]
