@@ -465,7 +465,7 @@ class RoPEAttention(nn.Module):
         kept = (state.carried.phase, state.carried.short, state.carried.local)
         for (name, part), what in zip(parts.items(), kept, strict=True):
             self._check_same(name, part, what)
-        if len(state.position) != len(x):
+        if state.position.shape[0] != x.shape[0]:  # len would make a number of a symbol
             raise ValueError(
                 f"x has shape {tuple(x.shape)}, and the state is that of {len(state.position)} sequences; give "
                 f"({len(state.position)}, {x.shape[1]}, {self.dim})"

@@ -88,7 +88,8 @@ def from_fla(
         found["output_norm.gain"] = state[norm]
     if isinstance(kept, GatedDecay):
         found["decay.weight"] = state["gk_proj.weight"]
-        found["decay.bias"] = state["gk_proj.bias"] - torch.tensor(kept.start, dtype=torch.float64).to(state["gk_proj.bias"])
+        start = torch.tensor(kept.start, dtype=torch.float64)
+        found["decay.bias"] = (state["gk_proj.bias"].double() - start).to(attention.dtype)
     attention.load_state_dict(found)
     return attention
 

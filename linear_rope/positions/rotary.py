@@ -120,8 +120,9 @@ _table = lru_cache(maxsize=2)(torch.inference_mode(False)(rope_table))  # layers
 
 def rotation_at(positions: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
     """:func:`rope_rotation`; that of few positions is kept, because all layers of a model decode the same ones."""
-    are_few = positions.device.type == "cpu" and positions.numel() <= FEW
-    if not are_few or positions.requires_grad or has_tangent(positions) or not turn.may_keep(positions):
+    # Asked last, because of a symbol it would say that it is small.
+    are_few = turn.may_keep(positions) and positions.device.type == "cpu" and positions.numel() <= FEW
+    if not are_few or positions.requires_grad or has_tangent(positions):
         return rope_rotation(positions, turn, dtype)
     numbers = (positions.item(),) if positions.numel() == 1 else tuple(positions.flatten().tolist())
     return _rotation_at(numbers, turn, dtype).view(*positions.shape, turn.width // 2, 2)

@@ -24,7 +24,7 @@ def align_positions(positions: Tensor, x: Tensor, *, name: str = "positions") ->
         raise ValueError(f"{name} is of type {type(positions).__name__}; give a tensor")
     if positions.dtype == torch.bool or positions.is_complex():
         raise ValueError(f"{name} has dtype {positions.dtype}; give integers or floats")
-    if positions.shape == (length,):
+    if positions.dim() == 1 and positions.shape == (length,):
         return positions
     if positions.dim() == 2 and x.dim() >= 3 and positions.shape == (x.shape[0], length):
         return positions.view(x.shape[0], *(1,) * (x.dim() - 3), length)

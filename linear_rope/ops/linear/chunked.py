@@ -52,7 +52,9 @@ def block_sums(terms: Call, state: State | None) -> tuple[Sums, State, Tensor]:
         The sums, the state after the block, and the weights inside chunks (G, C, C).
     """
     batch, heads, length, features = terms.q.shape
-    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser, CHUNK_SIZE)
+    scales = block_scales(
+        terms.key_scale, terms.log_decay, None if state is None else state.stabiliser, chunk_size(terms)
+    )
     q, k, v, factors = _numerator(terms, scales)
     weights = torch.bmm(q, k.mT).mul_(factors.pairs) if factors.groups == 1 else _pair_weights(q, k, factors)
     sums, memory = _sums(weights, q, k, v, factors, _memory(terms, state))
@@ -81,7 +83,9 @@ def block_gradients(
     grad_after: State | None,
 ) -> tuple[Gradients, State]:
     """The gradients of a block's terms and of the state before it, from those of its sums and the state after it."""
-    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser, CHUNK_SIZE)
+    scales = block_scales(
+        terms.key_scale, terms.log_decay, None if state is None else state.stabiliser, chunk_size(terms)
+    )
     q, k, v, factors = _numerator(terms, scales)
     grad_sums = grad_numerator
     if terms.shares_weights:
@@ -119,7 +123,7 @@ def _sums(
 ) -> tuple[Tensor, Tensor]:
     """The sums (G, C, D), and the state (S, M·D) after the block; ``before`` (B, H, M, D) is that before it."""
     increments = _increments(k, v, factors)
-    before = None if before is None else before.reshape(len(increments), -1)
+    before = None if before is None else before.reshape(increments.shape[0], -1)  # len would make a number of a symbol
     states = _by_chunk(states_before(increments, factors, before), factors, k.shape[-1], v.shape[-1])
     sums, query = torch.bmm(weights, v), factors.query
     if query is None or factors.groups > 1:

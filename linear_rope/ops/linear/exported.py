@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.ops.linear.call import Call, Result
-from linear_rope.ops.linear.chunked import CHUNK_SIZE, block_sums
+from linear_rope.ops.linear.chunked import block_sums, chunk_size
 from linear_rope.ops.linear.definition import attention_output
 from linear_rope.ops.linear.rotated_features import rotated_features
 from linear_rope.ops.linear.state import State
@@ -27,11 +27,11 @@ def attend(call: Call) -> Result:
 
 def _whole_chunks(terms: Call) -> Call:
     """The call with keys at its end that count for nothing, so that its length is a multiple of a chunk's."""
-    length = terms.q.shape[2]
-    if isinstance(length, int) and length <= CHUNK_SIZE:
+    length, chunk = terms.q.shape[2], chunk_size(terms)
+    if isinstance(length, int) and length <= chunk:
         return terms
     # One key at least: whether a symbol is a multiple nobody knows.
-    more = (length // CHUNK_SIZE + 1) * CHUNK_SIZE - length
+    more = (length // chunk + 1) * chunk - length
 
     def longer(name: str, x: Tensor) -> Tensor:
         value = torch.finfo(x.dtype).min if name == "key_scale" else 0.0

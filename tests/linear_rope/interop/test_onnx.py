@@ -31,12 +31,11 @@ def causal(feature_map: str, **settings: Any) -> nn.Module:
 
 
 ATTENTIONS = [
-    *[pytest.param(causal(name), id=name) for name in ("elu+1", "favor+")],
     pytest.param(causal("favor+", decay="gate"), id="favor+ that fades"),
     pytest.param(SoftmaxRoPEAttention(DIM, HEADS, causal=True), id="softmax"),
 ]
 SLOW = [
-    causal("relu"),
+    *[causal(name) for name in ("elu+1", "favor+", "relu")],
     *[causal(name, decay="gate") for name in ("elu+1", "relu")],
     causal("favor+paired", rope="before", decay="fixed", bias=True),
     causal("elu+1", denominator="none", qk_norm=True, short_conv=3, local_conv=3),
@@ -59,8 +58,9 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
         assert_near(y, module(x), ROUNDING)
 
 
-MODELS: list[Any] = [{"feature_map": "favor+", "decay": "gate", "short_conv": 3}]
+MODELS: list[Any] = [{"feature_map": "elu+1", "short_conv": 3}]
 SLOW_MODELS = [
+    {"feature_map": "favor+", "decay": "gate", "layers": 2},
     {"attention": "softmax", "position": "learned", "max_length": 400},
     {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
     {"attention": "retention"},
@@ -70,7 +70,7 @@ SLOW_MODELS = [
 @pytest.mark.parametrize("settings", [*MODELS, *[pytest.param(each, marks=pytest.mark.slow) for each in SLOW_MODELS]])
 @torch.no_grad()
 def test_a_model_goes_on_from_its_prompt_token_by_token(settings: dict[str, Any], tmp_path: Path) -> None:
-    model = CausalLM(ModelConfig(dim=DIM, layers=2, heads=HEADS, vocab_size=30, **settings)).eval()
+    model = CausalLM(ModelConfig(**{"layers": 1} | settings, dim=DIM, heads=HEADS, vocab_size=30)).eval()
     for parameter in model.parameters():
         parameter.mul_(4)
     whole, prefill, step = map(onnxruntime.InferenceSession, save(model, tmp_path))
