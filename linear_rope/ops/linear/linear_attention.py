@@ -100,7 +100,8 @@ def linear_attention(
             (``torch.func.jvp``, ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, and "triton"
             are refused.
             Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow;
-            it and "triton" compute each of the two directions of a decay after a map in PyTorch.
+            it and "triton" compute each of the two directions of a decay after a map in PyTorch. With decays of pairs
+            "auto" is never "triton", which has them.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs

@@ -126,7 +126,7 @@ PROVED_ON = ("cuda",)
 
 def _implementation(call: Call) -> ModuleType:
     """Chosen inside the operator, where compilers do not look; but for "auto" of a GPU."""
-    if call.implementation == "triton" and call.pair_decay is None:
+    if call.implementation == "triton":
         if not triton_form.takes(call.dtype, call.q.device):
             raise ValueError(
                 f'implementation is "triton", but the tensors are {call.dtype} on {call.q.device}, and the Triton '
@@ -134,7 +134,7 @@ def _implementation(call: Call) -> ModuleType:
             )
         return triton_form
     takes = native.takes(call.dtype, call.q.device) and call.pair_decay is None
-    if call.implementation in ("native", "triton") and call.pair_decay is not None:
+    if call.implementation == "native" and call.pair_decay is not None:
         raise ValueError(
             f"implementation is {call.implementation!r}, and log_decay is of pairs, which it has not; choose "
             '"auto" or "chunked"'

@@ -276,7 +276,7 @@ def attend(call: Call, *, keep: bool) -> Result:
         return result
     to = Launcher(call)
     _, warps_of_outputs, *_ = to.settings.warps
-    states = _saved(result, call) if keep else to.new_states(to.chunks + 1, to.products)
+    states = saved(result, call) if keep else to.new_states(to.chunks + 1, to.products)
     begin = to.state(call.memory, call.key_sum, call.stabiliser)
     if to.pieces > 1:
         begin = _before_pieces(to, begin)
@@ -325,7 +325,7 @@ def _before_pieces(to: Launcher, begin: States) -> States:
     return to.join(states, log_kept, reverse=False)
 
 
-def _saved(result: Result, call: Call) -> States:
+def saved(result: Result, call: Call) -> States:
     """What the forward pass kept, (places, B·H, ...)."""
     memory, normaliser, stabiliser = (
         x.contiguous().flatten(1, 2) if x.numel() else None
@@ -342,7 +342,7 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     """Backward."""
     gradients, to = empty_gradients(call), Launcher(call)
     _, _, warps_of_queries, _, warps_of_keys = to.settings.warps
-    states, saved_query = _saved(result, call), or_none(result.weights)
+    states, saved_query = saved(result, call), or_none(result.weights)
     total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, of)
     to.run(
         backward.query_gradients,

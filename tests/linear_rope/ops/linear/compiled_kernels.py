@@ -2,6 +2,8 @@
 
     python -m tests.linear_rope.ops.linear.compiled_kernels 90 elu+1-64 favor+-128 decay
 
+With "pairs" in place of "decay", those of decays of pairs.
+
 Triton brings its compiler and ptxas. A spilled register is slow memory; above the shared memory of a GPU (227 KiB of an
 H100's) a kernel does not start. TRITON_INTERPRET must not be set.
 """
@@ -66,7 +68,7 @@ class _Target:
         return 0
 
 
-def some_call(name: str, dtype: torch.dtype, length: int, *, decay: bool, causal: bool) -> Call:
+def some_call(name: str, dtype: torch.dtype, length: int, *, decay: str | None, causal: bool) -> Call:
     """B = 1, H = 16; of one position, after a state."""
     formula, width, features, values = SIZES[name]
     tensors: dict[str, Tensor | None] = dict.fromkeys(TENSORS)
@@ -75,8 +77,10 @@ def some_call(name: str, dtype: torch.dtype, length: int, *, decay: bool, causal
     tensors["q_rotation"] = tensors["k_rotation"] = torch.empty(1, 1, length, features // 2, 2)
     if formula == "favor+":
         tensors["constant"] = torch.empty(features, width)
-    if decay:
+    if decay is not None:
         tensors["log_decay"] = torch.empty(1, 16, length, dtype=torch.float64)
+    if decay == "pairs":
+        tensors["pair_decay"] = torch.empty(1, 16, length, features // 2)
     if length == 1:
         tensors["memory"], tensors["key_sum"] = torch.empty(1, 16, features, values), torch.empty(1, 16, features)
         tensors["stabiliser"] = torch.empty(1, 16, 1)
@@ -84,7 +88,7 @@ def some_call(name: str, dtype: torch.dtype, length: int, *, decay: bool, causal
 
 
 def compile_all(
-    capability: int, name: str, dtype: torch.dtype = torch.bfloat16, *, decay: bool = False
+    capability: int, name: str, dtype: torch.dtype = torch.bfloat16, *, decay: str | None = None
 ) -> list[Compiled]:
     """The kernels of all that there is, as they would be launched: both passes, both ways without a decay, a step."""
     driver.set_active(_Target(capability))
@@ -99,7 +103,7 @@ def compile_all(
     launch.Launcher.run = run  # type: ignore[method-assign]
     settings.capability = lambda device: divmod(capability, 10)
     try:
-        for causal in (True,) if decay else (True, False):
+        for causal in (True, False) if decay is None else (True,):
             call = some_call(name, dtype, 1024, decay=decay, causal=causal)
             result = triton_form.attend(call, keep=True)
             triton_form.differentiate(call, result, Upstream(torch.empty_like(result.output)))
@@ -127,7 +131,8 @@ def _measured(name: str, capability: int, compiled: Any) -> Compiled:
 
 if __name__ == "__main__":
     capability, *names = sys.argv[1:]
+    decay = next((x for x in ("decay", "pairs") if x in names), None)
     for name in names:
-        if name != "decay":
-            for one in compile_all(int(capability), name, decay="decay" in names):
+        if name != decay:
+            for one in compile_all(int(capability), name, decay=decay):
                 print(name, *one, flush=True)

@@ -116,6 +116,51 @@ def test_values_and_gradients_are_the_oracle_s(kind: str, way: str) -> None:
             assert_form(tensors, way, kind, rope=rope, denominator=denominator, positions=positions)
 
 
+def of_pairs(kind: str, length: int = LENGTH) -> Tensor:
+    """ln a of pairs, with resets of all of them and of some alone."""
+    log_decay = some_decay(1, max(length, 23))[..., :length, None]
+    log_decay = log_decay - random(1, 1, length, MAPS[kind](WIDTH, FEATURES).count(WIDTH) // 2, seed=13).abs() / 4
+    log_decay[:, :, 5:19:13, 1] = -1e4
+    return log_decay
+
+
+UNDER_PAIRS: list[tuple[str, str, dict[str, Any]]] = [
+    *(("favor+", "causal", {"pair_denominator": name}) for name in ("same", "head")),
+    *(("favor+hyperbolic", "causal", {"denominator": name}) for name in ("none", "abs")),
+    ("favor+paired", "causal", {"rope": "before"}),
+    ("elu+1", "causal", {"rope": "none", "pair_denominator": "head"}),
+    ("elu+1+paired", "causal", {"rope_fraction": 0.5}),
+    ("relu", "causal", {"denominator": "rotated", "positions": slow_positions(23)}),
+    ("given", "causal", {"rope": "none"}),
+    *((kind, "both ways", {"pair_denominator": "head"}) for kind in ("favor+", "elu+1")),
+]
+
+
+@pytest.mark.parametrize(("kind", "way", "options"), UNDER_PAIRS)
+def test_decays_of_pairs_are_the_oracle_s(kind: str, way: str, options: dict[str, Any]) -> None:
+    tensors = inputs(way, length=23) | {"log_decay": of_pairs(kind, 23)}
+    if kind == "given":
+        tensors |= {name: tensors[name].abs() + 0.1 for name in "qk"}
+    assert_form(tensors, way, kind, **options)
+
+
+@KIND
+def test_strong_decays_of_pairs_and_padding_among_them(kind: str) -> None:
+    """From nothing to e^−100 a token, beside each other; without resets, over which no state is carried."""
+    tensors, log_decay = inputs("causal"), of_pairs(kind)
+    tensors["log_decay"] = log_decay.clamp(min=-1) * torch.logspace(-3, 2, log_decay.shape[-1], dtype=torch.float64)
+    tensors["k"][:, :, 5] *= 8
+    mask = torch.zeros(1, LENGTH, dtype=torch.bool)
+    mask[:, [3, 16, 33]] = True
+    for name in ("same", "head"):
+        assert_form(tensors, "causal", kind, key_padding_mask=mask, pair_denominator=name)
+
+
+@KIND
+def test_decays_of_pairs_in_half_precision(kind: str) -> None:
+    assert_form(inputs("causal") | {"log_decay": of_pairs(kind)}, "causal", kind, torch.bfloat16)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @WAY
 @pytest.mark.parametrize("kind", ["favor+", "favor+hyperbolic", "elu+1"])
@@ -187,10 +232,12 @@ def test_the_bits_do_not_depend_on_the_sequences_beside_it_nor_on_the_run(way: s
 
 
 @KIND
-@pytest.mark.parametrize("way", ["decay", "both ways"])
+@pytest.mark.parametrize("way", ["decay", "both ways", "pairs"])
 def test_every_element_is_written(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is not is NaN."""
-    tensors = inputs(way, 2, keys=LENGTH)
+    tensors = inputs("causal" if way == "pairs" else way, 2, keys=LENGTH)
+    if way == "pairs":
+        tensors["log_decay"] = of_pairs(kind).expand(2, -1, -1, -1).clone()
     clean = assert_form(tensors, way, kind, rope="none")
     for function in ("empty", "empty_like"):
         make = getattr(torch, function)
@@ -234,6 +281,14 @@ def with_features(heads: int = 1) -> Call:
     return everything(heads=heads)._replace(**features, **scales, **rest)
 
 
+def pairwise(call: Call, *, own: bool = False) -> Call:
+    """The same with decays of pairs, and one of a denominator of its own."""
+    size = *call.q.shape[:3], 3 if call.formula in ("favor+", "given") else 2
+    pairs = -random(*size, seed=15).abs() / 4
+    pairs[:, :, 5:19:13, 1] = -1e4
+    return call._replace(pair_decay=pairs, denominator_decay=pairs.clamp(min=-1).mean(-1) if own else None)
+
+
 def over_nothing() -> Call:
     return with_features()._replace(denominator_q=None, denominator_k=None, key_sum=None, denominator="none")
 
@@ -257,6 +312,11 @@ CALLS: dict[str, Callable[[], Call]] = {
     "elu+1": without_scales,
     "elu+1, no decay": lambda: without_scales()._replace(log_decay=None),
     "relu": lambda: without_scales()._replace(formula="relu", numbers=(0.1,)),
+    "pairs": lambda: pairwise(everything()),
+    "pairs, own": lambda: pairwise(everything(), own=True),
+    "pairs, given": lambda: pairwise(with_features(), own=True),
+    "pairs, given, over nothing": lambda: pairwise(over_nothing()),
+    "pairs, elu+1": lambda: pairwise(without_scales()),
 }
 """after a state, with rotations of their own and padding"""
 
@@ -294,8 +354,10 @@ def test_states_totals_and_scales_have_values_and_gradients_too(
     name: str, causal: bool, in_pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state before, that after, and their gradients; own denominators, given scales, resets and padding."""
-    if not causal and ("decay" in name or native.library() is None):
-        pytest.skip("it has no decay either way" if "decay" in name else "no native kernel here")
+    if not causal and ("decay" in name or "pairs" in name or native.library() is None):
+        pytest.skip("no native kernel here" if native.library() is None else "it has no decay either way")
+    if "pairs" in name and in_pieces:
+        pytest.skip("a row is one piece")
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1 if in_pieces else 8)
     call = CALLS[name]() if causal else both_ways(CALLS[name]())
     # What turns by numbers that are no cosines and sines is of no sign: its sums can come close to zero.
@@ -391,7 +453,7 @@ def test_random_calls_agree_with_the_oracle(first: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [everything, without_scales, with_features])
+@pytest.mark.parametrize("make", [everything, without_scales, with_features, lambda: pairwise(everything())])
 def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call]) -> None:
     """Its schema, its results without data and its gradients, also compiled for other sizes.
 
@@ -464,7 +526,7 @@ def test_no_tensor_of_another_shape_or_without_its_partner_reaches_a_kernel(chan
 KERNELS = {
     *("states_before_chunks", "join_pieces", "outputs", "query_gradients", "states_after_chunks", "key_gradients"),
     *("sum_keys", "add_pieces", "read_sums", "reader_gradients", "gradients_of_sums", "summand_gradients"),
-    "one_position",
+    *("pair_states", "pair_outputs", "pair_state_gradients", "pair_gradients", "one_position"),
 }
 
 
@@ -477,7 +539,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_there(capability: int) -> Non
     command = [sys.executable, "-m", "tests.linear_rope.ops.linear.compiled_kernels", str(capability), *names]
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
     found = set()
-    for decay in ([], ["decay"]):
+    for decay in ([], ["decay"], ["pairs"]):
         run = subprocess.run([*command, *decay], capture_output=True, text=True, check=False, env=environment)
         assert run.returncode == 0, run.stderr
         for name, kernel, _, _, spilled, shared, *_ in (line.split() for line in run.stdout.splitlines()):
