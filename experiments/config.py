@@ -65,9 +65,9 @@ def _what_would_do(kind: Any) -> str:
 
 
 OF_ATTENTION = (
-    *("rope_base", "rope_fraction", "rope_phase", "decay", "pair_denominator"),
-    *("local_conv", "short_conv", "window"),
-    *("qk_norm", "output_norm", "output_gate"),
+    *("rope_base", "rope_fraction", "rope_phase"),
+    *("decay", "pair_denominator", "beta_range", "local_conv", "short_conv", "window"),
+    *("kv_heads", "qk_norm", "output_norm", "output_gate"),
 )
 """fields of Config that are arguments of an attention and fields of a model's configuration, by the same names"""
 
@@ -98,6 +98,8 @@ class Config:
     """model width"""
     heads: Annotated[int, Meta(ge=1, le=2**16)] = 4
     """attention heads; divides dim"""
+    kv_heads: Annotated[int, Meta(ge=0, le=2**16)] = 0
+    """heads of keys and values, each for as many query heads; divides heads; 0: as many as heads"""
     num_features: Annotated[int, Meta(ge=1, le=2**16)] = 64
     """random features a head of FAVOR+, even (elu+1, relu: dim / heads)"""
     context: Annotated[int, Meta(ge=2, le=2**24)] = 256
@@ -147,6 +149,8 @@ class Config:
     pair of linear attention's features, or of the delta rule's channels, one of these; channel: gates of the latter"""
     pair_denominator: Literal["same", "head"] = "same"
     """under decay=pair the denominator fades as the features do, or as the mean of their pairs"""
+    beta_range: Literal["one", "two"] = "one"
+    """two: the delta rule's β is twice a sigmoid, and its state has negative eigenvalues"""
     local_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
     """tokens in a learned sum of values, added to the output; 0: none"""
     short_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
@@ -199,7 +203,7 @@ class Config:
         """The settings of ``OF_ATTENTION``, as a model's configuration has them."""
         words = {"yes": True, "no": False}
         values = {name: getattr(self, name) for name in OF_ATTENTION}
-        values["window"] = values["window"] or None
+        values |= {name: values[name] or None for name in ("window", "kv_heads")}
         return {name: words.get(value, value) for name, value in values.items()}
 
     @property
@@ -264,6 +268,10 @@ RULES: tuple[tuple[Callable[[Config], bool], str], ...] = (
         "and the unrotated denominator",
     ),
     (lambda c: c.dim % c.heads == 0, "dim {0.dim} is not divisible by heads {0.heads}; change one of them"),
+    (
+        lambda c: c.kv_heads == 0 or c.heads % c.kv_heads == 0,
+        "heads {0.heads} is not divisible by kv_heads {0.kv_heads}; change one of them, or give 0 for as many",
+    ),
     (
         lambda c: c.dim // c.heads % 2 == 0,
         "dim {0.dim} / heads {0.heads} is odd; RoPE rotates pairs, so make it even",

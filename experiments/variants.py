@@ -91,6 +91,11 @@ NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
     ),
     (OF_ATTENTION, lambda v: v.kernel == PEER, "{0.kernel} has no {1}; leave it out, or choose another variant"),
     (
+        ("beta_range",),
+        lambda v: v.kernel in _KERNELS and v.kernel != "delta",
+        "{0.kernel} has no β, which is the delta rule's; leave beta_range out, or choose a delta variant",
+    ),
+    (
         ("qk_norm",),
         lambda v: v.kernel == "delta",
         "delta has queries and keys of length 1 anyway, so qk_norm says nothing; leave it out",

@@ -13,11 +13,11 @@ from linear_rope.positions.registry import is_outside_attention, sets
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import BASE
 
-ACROSS = ("qk_norm", "output_norm", "output_gate")
+ACROSS = ("kv_heads", "qk_norm", "output_norm", "output_gate")
 """additions to an attention that a cross-attention has too"""
 ADDITIONS = (
-    *("rope_base", "rope_scaling", "rope_fraction", "rope_phase", "decay", "pair_denominator"),
-    *("local_conv", "short_conv", "window"),
+    *("rope_base", "rope_scaling", "rope_fraction", "rope_phase"),
+    *("decay", "pair_denominator", "beta_range", "local_conv", "short_conv", "window"),
     *ACROSS,
 )
 """fields of :class:`ModelConfig` that are arguments of an attention, of the same names and with the same defaults; one
@@ -32,6 +32,7 @@ class AttentionSettings:
     feature_map: str | None = None
     num_features: int | None = None
     heads: int | None = None
+    kv_heads: int | None = None
     position: str | None = None
     denominator: Denominator | None = None
     rope_base: float | None = None
@@ -39,6 +40,7 @@ class AttentionSettings:
     rope_phase: str | None = None
     decay: str | None = None
     pair_denominator: PairDenominator | None = None
+    beta_range: str | None = None
     local_conv: int | None = None
     short_conv: int | None = None
     window: int | None = None
@@ -64,6 +66,8 @@ class ModelConfig:
     """number of blocks"""
     heads: int = 4
     """attention heads; divides dim"""
+    kv_heads: int | None = None
+    """heads of keys and values, each for as many query heads; divides heads; None for as many"""
     max_length: int = 256
     """positions in the table of "learned" and "tupe"; no limit for the other encodings"""
     attention: str = "linear"
@@ -95,6 +99,8 @@ class ModelConfig:
     "channel"; see linear_rope.positions.decay"""
     pair_denominator: PairDenominator = "same"
     """with a decay of pairs, whether the unrotated denominator fades as they do, or as their mean ("head")"""
+    beta_range: str = "one"
+    """β of the delta rule is from 0 to "one", or to "two" with negative eigenvalues"""
     local_conv: int = 0
     """tokens in a weighted sum of values that is added to the heads' output; 0 for none"""
     short_conv: int = 0

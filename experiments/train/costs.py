@@ -58,12 +58,12 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def state_numbers(attention: RoPEAttention, context: int) -> int | None:
     """Numbers that an attention carries of a sequence: memory and denominator, or keys and values; and convolutions'.
 
-    Softmax attention 2·N·H·D, with PoPE 3·N·H·D, over a window with W for N; linear attention H·M·(D + 1), H·M·D
-    without a denominator, the delta rule H·D², a window and linear attention 2·W·H·D + H·M·(D + 1). A convolution of w
-    tokens adds w − 1 values (queries, keys and values). The few that do not grow with D are left out:
-    stabiliser, position, phase.
+    With H heads of keys and values, softmax attention 2·N·H·D, with PoPE 3·N·H·D, over a window with W for N; linear
+    attention H·M·(D + 1), H·M·D without a denominator, the delta rule H·D², a window and linear attention 2·W·H·D +
+    H·M·(D + 1). A convolution of w tokens adds w − 1 values (queries, keys and values). The few that do not grow with D
+    are left out: stabiliser, position, phase.
     """
-    heads, width = attention.heads, attention.heads * attention.head_dim
+    heads, width = attention.kv_heads, attention.kv_heads * attention.head_dim
     carried = sum(
         (convolution.width - 1) * convolution.weight.shape[0]
         for convolution in (attention.local, attention.short)

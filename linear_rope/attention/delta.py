@@ -1,13 +1,14 @@
 """The gated delta rule as an attention module."""
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
-from linear_rope.attention.projected import Carried, Projected
+from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
+from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.ops.decay import with_resets
 from linear_rope.ops.delta.chunked import delta_rule
@@ -24,7 +25,7 @@ class DeltaState(NamedTuple):
     """What the delta rule carries from token to token; its size does not grow.
 
     Attributes:
-        memory: (B, H, D, D) what stands under each key.
+        memory: (B, G, D, D) what stands under each key.
         position: (B,) int64, position of the next token.
         carried: by rotation and convolutions.
     """
@@ -52,6 +53,9 @@ class GatedDelta(RoPEAttention):
         decay: as there; "gate", the token's, is the default. "channel" is one of each channel that the token sets, for
             ``rope="none"`` (Kimi Delta Attention: Kimi Team 2025, arXiv 2510.26692, whose gate is of low rank); "pair"
             and "pair-fixed" are of each pair of channels.
+        beta_range: β is from 0 to "one", σ of a linear map of the token, or to "two", 2σ: what stands under a key can
+            change its sign, so that the state's transitions have eigenvalues from −1 to 1 (Grazzi et al. 2024, arXiv
+            2411.12537).
     """
 
     state_type = DeltaState
@@ -66,6 +70,7 @@ class GatedDelta(RoPEAttention):
         rope: Rope = "after",
         causal: bool = True,
         decay: str | Decay = "gate",
+        beta_range: Literal["one", "two"] = "one",
         **shared: Unpack[Shared],
     ) -> None:
         if not causal:
@@ -79,21 +84,23 @@ class GatedDelta(RoPEAttention):
                     f'decay is "channel" and rope is "{rope}", but channels that fade by themselves cannot be turned '
                     'as a pair; give rope="none", or decay="pair"'
                 )
-            self.decay = GatedDecay(dim, heads, pairs=self.head_dim)
+            self.decay = GatedDecay(dim, self.kv_heads, pairs=self.head_dim)
         elif of_pairs:
-            self.decay = make_decay(decay, dim, heads, None if self.head_dim % 2 else self.head_dim // 2)
+            self.decay = make_decay(decay, dim, self.kv_heads, None if self.head_dim % 2 else self.head_dim // 2)
         if rope == "after" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but rope rotates pairs of channels; give an even number")
-        self.rate = nn.Linear(dim, heads)
+        check_choice("beta_range", beta_range, ("one", "two"))
+        self.beta_range = beta_range
+        self.rate = nn.Linear(dim, self.kv_heads)
         self._rotate_by(shared.get("rope_angles", "fixed"), self.head_dim)
 
     def _rate(self, x: Tensor) -> Tensor:
         rate: Tensor = self.rate(x).sigmoid().mT
-        return rate
+        return 2 * rate if self.beta_range == "two" else rate
 
     def _sum(self, projected: Projected, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The output of the heads in the dtype of the values, and the memory after the last token."""
-        mask = projected.key_padding_mask
+        mask, projected = projected.key_padding_mask, projected.by_query()
         assert projected.rate is not None
         with full_precision(projected.q.device):
             q, k = _of_length_one(projected.q), _of_length_one(projected.k)
@@ -110,7 +117,14 @@ class GatedDelta(RoPEAttention):
                 if log_decay is not None:
                     log_decay = log_decay.masked_fill(mask.view(len(q), 1, q.shape[2], *[1] * (log_decay.dim() - 3)), 0)
             memory = None if memory is None else memory.to(terms.q.dtype)
-            y, memory = delta_rule(terms.q, terms.k, terms.v, rate, log_decay, memory)
+            told = terms.q, terms.k, terms.v, rate, log_decay
+            if terms.q.shape[2] > 1 or self.kv_heads == self.heads:
+                y, memory = delta_rule(*told, for_heads(memory, self.heads))
+                memory = of_groups(memory, self.kv_heads)
+            else:  # one token: the queries of a group read what it leaves
+                q, k, v, rate, log_decay = (of_groups(x, self.kv_heads) for x in told)
+                _, memory = delta_rule(q, k, v, rate, log_decay, memory)
+                y = (terms.q.unflatten(1, (self.kv_heads, -1)).squeeze(3) @ memory).flatten(1, 2).unsqueeze(2)
         return y.to(projected.v.dtype), memory
 
     def _attend(self, projected: Projected) -> Tensor:

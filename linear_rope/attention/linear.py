@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
-from linear_rope.attention.projected import Carried, Projected
+from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
@@ -18,7 +18,7 @@ from linear_rope.ops.linear.definition import finished, without_abs
 from linear_rope.ops.linear.operator import attend, check_scale, has_step, step, with_state
 from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
-from linear_rope.ops.linear.state import State, add_key, output_of_state, sum_keys
+from linear_rope.ops.linear.state import State, add_key, by_groups, of_heads, output_of_state, sum_keys
 from linear_rope.positions.decay import PAIR_DECAYS, Decay, make_decay
 from linear_rope.positions.pope import with_phase
 from linear_rope.positions.rotary import rotation_at
@@ -49,6 +49,9 @@ class LinearRoPEAttention(RoPEAttention):
         dim: width of the inputs and outputs.
         heads: number of heads H.
         head_dim: D; default dim / heads.
+        kv_heads: G, heads of keys and values, each for H / G query heads (grouped queries: Ainslie et al. 2023, arXiv
+            2305.13245), default H. Decays, selective angles and what is carried from token to token are theirs. A map
+            is one for the heads of a group.
         feature_map: "favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", "hedgehog",
             "taylor", or a :class:`FeatureMap` for vectors of width D.
         num_features: M for the random maps; even, default the even number next to D·ln D.
@@ -141,7 +144,7 @@ class LinearRoPEAttention(RoPEAttention):
                 f"{features + 1}"
             )
         if of_pairs:
-            self.decay = make_decay(decay, dim, heads, features // 2 if features % 2 == 0 else None)
+            self.decay = make_decay(decay, dim, self.kv_heads, features // 2 if features % 2 == 0 else None)
         check_choice("pair_denominator", pair_denominator, get_args(PairDenominator))
         if pair_denominator == "head" and (denominator != "unrotated" or not of_pairs):
             raise ValueError(
@@ -166,6 +169,7 @@ class LinearRoPEAttention(RoPEAttention):
         return finished(y, self.denominator).to(projected.v.dtype)
 
     def prepared(self, projected: Projected) -> Call:
+        projected = projected.by_query()
         call = Call(
             projected.q,
             projected.k,
@@ -179,7 +183,8 @@ class LinearRoPEAttention(RoPEAttention):
         rotation["pair_denominator"] = self.pair_denominator
         call = prepare(call, projected.key_padding_mask, projected.positions, **rotation)
         if self.phase is not None and call.k_rotation is not None:
-            call = call._replace(k_rotation=with_phase(call.k_rotation, self.phase))
+            phase = for_heads(self.phase.unflatten(0, (1, self.kv_heads, -1)), call.k.shape[1]).flatten()
+            call = call._replace(k_rotation=with_phase(call.k_rotation, phase))
         return call
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
@@ -198,7 +203,7 @@ class LinearRoPEAttention(RoPEAttention):
         else:
             with full_precision(projected.q.device):
                 call = self.prepared(projected)
-                y, sums = with_state(call) if state is None else self._next(call, state.sums)
+                y, sums = self._next(call, None if state is None else state.sums)
         return finished(y, self.denominator).to(projected.v.dtype), {"sums": sums}
 
     def _one_more(self, projected: Projected, state: State) -> Call | None:
@@ -216,6 +221,7 @@ class LinearRoPEAttention(RoPEAttention):
             or (log_decay is not None and log_decay.dim() == 4)
             or key_padding_mask is not None
             or q.shape[2] > 1
+            or q.shape[1] != k.shape[1]
             or not q.numel()
             or state.memory.dtype != computed_in(q, k, v)
             or not are_plain(q, k, v, log_decay, *state)
@@ -244,16 +250,18 @@ class LinearRoPEAttention(RoPEAttention):
         check_scale(state, call.has_scale)
         return call
 
-    def _next(self, call: Call, state: State) -> tuple[Tensor, State]:
+    def _next(self, call: Call, state: State | None) -> tuple[Tensor, State]:
         """The output of more tokens, and the state after them."""
-        if state.memory.dtype != call.dtype:
+        if state is not None and state.memory.dtype != call.dtype:
             state = moved(state, None, call.dtype)
-        if call.q.shape[2] > 1 or (call.pair_decay is None and native.takes(call.dtype, call.q.device)):
-            return with_state(call, state)
-        call = mapped(call)
+        is_native = self.kv_heads == self.heads and call.pair_decay is None and native.takes(call.dtype, call.q.device)
+        if state is None or call.q.shape[2] > 1 or is_native:
+            y, state = with_state(call, for_heads(state, self.heads))
+            return y, of_groups(state, self.kv_heads)
+        call = by_groups(mapped(call), self.kv_heads)
         check_scale(state, call.key_scale is not None)
         state = add_key(state, call, 0)
-        return output_of_state(call, state), state
+        return of_heads(output_of_state(call, state), self.heads), state
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> State:
         """The sums over the keys and values of a context, whose size does not depend on how many there are."""
@@ -267,7 +275,8 @@ class LinearRoPEAttention(RoPEAttention):
         q = self._queries(x)
         projected = Projected(q, q, q, gate=self._gate(x))
         with full_precision(x.device):
-            y = output_of_state(mapped(self.prepared(projected)), memory)
+            y = output_of_state(by_groups(mapped(self.prepared(projected)), self.kv_heads), memory)
+            y = of_heads(y, self.heads)
         return self._merge(finished(y, self.denominator).to(q.dtype), projected)
 
     def extra_repr(self) -> str:

@@ -16,6 +16,7 @@ from linear_rope.attention.projected import (
     Projected,
     default_positions,
     following,
+    for_heads,
     normed,
     unpadded,
     without_padding,
@@ -38,6 +39,7 @@ Init = TypeVar("Init", bound=Callable[..., None])
 class Shared(TypedDict, total=False):
     """What every attention takes beside its own settings, see :class:`linear_rope.LinearRoPEAttention`."""
 
+    kv_heads: int | None
     head_dim: int | None
     rope_base: float
     rope_scaling: RopeScaling | None
@@ -54,7 +56,7 @@ class Shared(TypedDict, total=False):
 
 DEFAULTS: dict[str, Any] = {"head_dim": None, "rope_base": BASE, "rope_scaling": None, "bias": False, "dropout": 0.0}
 DEFAULTS |= {"rope_fraction": 1.0, "rope_angles": "fixed", "local_conv": 0, "short_conv": 0, "qk_norm": False}
-DEFAULTS |= {"output_norm": False, "output_gate": False}
+DEFAULTS |= {"kv_heads": None, "output_norm": False, "output_gate": False}
 GATES: dict[Any, Callable[[Tensor], Tensor]] = {True: F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
 
 
@@ -120,11 +122,15 @@ class RoPEAttention(nn.Module):
         self.rope_base = settings["rope_base"]
         self.rope_scaling = settings["rope_scaling"]
         self.rope_fraction = settings["rope_fraction"]
-        width = heads * self.head_dim
-        self.query, self.key, self.value = (nn.Linear(dim, width, bias=settings["bias"]) for _ in range(3))
-        self.out = nn.Linear(width, dim, bias=settings["bias"])
+        self.kv_heads = groups = heads if settings["kv_heads"] is None else settings["kv_heads"]
+        if not isinstance(groups, int) or groups < 1 or heads % groups:
+            raise ValueError(f"kv_heads is {groups!r}; give a number that divides heads {heads}, or None for as many")
+        width, of_keys = heads * self.head_dim, groups * self.head_dim
+        bias = settings["bias"]
+        self.query, self.key, self.value = (nn.Linear(dim, each, bias=bias) for each in (width, of_keys, of_keys))
+        self.out = nn.Linear(width, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
-        self.decay = make_decay(decay, dim, heads)
+        self.decay = make_decay(decay, dim, groups)
         self.rotation: SelectiveAngles | None = None
         self.rotation_convolution: ShortConvolution | None = None
         for name in ("local_conv", "short_conv"):
@@ -132,9 +138,9 @@ class RoPEAttention(nn.Module):
             if not isinstance(window, int) or window < 0 or window == 1:
                 raise ValueError(f"{name} is {window!r}; give a whole number of 2 or more, or 0 for none")
         local, short = settings["local_conv"], settings["short_conv"]
-        self.local = ShortConvolution(width, local, causal=causal) if local else None
-        self.short = ShortConvolution(3 * width, short, causal=causal) if short else None
-        self._after_heads(settings["output_norm"], settings["output_gate"], bias=settings["bias"])
+        self.local = ShortConvolution(of_keys, local, causal=causal) if local else None
+        self.short = ShortConvolution(width + 2 * of_keys, short, causal=causal) if short else None
+        self._after_heads(settings["output_norm"], settings["output_gate"], bias=bias)
         self.query_norm: HeadNorm | None = None
         self.key_norm: HeadNorm | None = None
         self.phase: nn.Parameter | None = None
@@ -164,10 +170,10 @@ class RoPEAttention(nn.Module):
         if not isinstance(qk_norm, bool):
             raise ValueError(f"qk_norm is {qk_norm!r}; give True or False")
         if qk_norm:
-            self.query_norm, self.key_norm = HeadNorm(self.heads, gain), HeadNorm(self.heads, gain)
+            self.query_norm, self.key_norm = HeadNorm(self.heads, gain), HeadNorm(self.kv_heads, gain)
 
     def _learn_phase(self, rope_phase: str, pairs: int, place: str) -> None:
-        """Learn a phase of each head and pair, if ``rope_phase`` is "learned", for a rotation in the one ``place``."""
+        """Learn a phase of each key head and pair, if ``rope_phase`` is "learned", where rope is ``place``."""
         check_choice("rope_phase", rope_phase, ("none", "learned"))
         self.rope_phase = rope_phase
         if rope_phase == "none":
@@ -177,7 +183,7 @@ class RoPEAttention(nn.Module):
                 f'rope_phase is "learned", but rope is "{self.rope}", and a phase of what a matrix gives is in that '
                 f'matrix already; give rope="{place}", or rope_phase="none"'
             )
-        self.phase = nn.Parameter(torch.zeros(self.heads * pairs))
+        self.phase = nn.Parameter(torch.zeros(self.kv_heads * pairs))
 
     def _rotate_by(self, angles: str | SelectiveRotation, width: int) -> None:
         """Take RoPE's angles, or those that the tokens decide, for ``width`` channels of each head."""
@@ -193,8 +199,8 @@ class RoPEAttention(nn.Module):
                 raise ValueError(
                     f"{name} is {getattr(self, name)}, but selective angles are not of positions; leave it out"
                 )
-        self.rotation = SelectiveAngles(settings, self.dim, self.heads, width, self.rope_base)
-        self.rotation_convolution = ShortConvolution(self.heads * width // 2, 4, causal=self.causal)
+        self.rotation = SelectiveAngles(settings, self.dim, self.kv_heads, width, self.rope_base)
+        self.rotation_convolution = ShortConvolution(self.kv_heads * width // 2, 4, causal=self.causal)
         if self.rotation.is_paper:
             nn.init.normal_(self.rotation_convolution.weight, std=INITIAL_STD)
 
@@ -366,7 +372,7 @@ class RoPEAttention(nn.Module):
         raise NotImplementedError
 
     def _keys_and_values(self, context: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, H, K, D) each, of a context without positions."""
+        """(B, G, K, D) each, of a context without positions."""
         if self.causal or self._along_one_sequence() or getattr(self, "rope", "none") != "none":
             raise ValueError(
                 "remember was called, but the attention is causal or tells positions, which a context that is read "
@@ -382,7 +388,7 @@ class RoPEAttention(nn.Module):
         return normed(self._in_heads(self.query(x)), self.query_norm)
 
     def _in_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def project(
         self,
@@ -405,7 +411,8 @@ class RoPEAttention(nn.Module):
         q, k, v = self.query(x), self.key(source), self.value(source)
         if self.short is not None:
             together = unpadded(torch.cat((q, k, v), dim=-1), key_padding_mask)
-            q, k, v = (together + self.short(together, key_padding_mask, short, segments)).chunk(3, dim=-1)
+            widths = [each.shape[-1] for each in (q, k, v)]
+            q, k, v = (together + self.short(together, key_padding_mask, short, segments)).split(widths, dim=-1)
             short = self.short.window(together, key_padding_mask, short)
         added = None
         if self.local is not None:
@@ -422,24 +429,24 @@ class RoPEAttention(nn.Module):
                 angles, phase = self.rotation(x, speed, key_padding_mask, phase, segments)
         log_decay = self._log_decay(x)
         if segments is not None:
-            log_decay = cut(log_decay, segments, self.heads, torch.promote_types(x.dtype, torch.float32))
+            log_decay = cut(log_decay, segments, self.kv_heads, torch.promote_types(x.dtype, torch.float32))
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
         q, k = normed(q, self.query_norm), normed(k, self.key_norm)
         carried = Carried(phase, speeds, short, local)
         padding = key_padding_mask if context is None else None  # that of a context says nothing about the queries
-        found = Projected(q, k, v, key_padding_mask, positions, log_decay, angles, added, carried, segments, padding)
-        return found._replace(rate=self._rate(x), gate=self._gate(x))
+        told = log_decay, angles, added, carried, segments, padding, self._rate(x), self._gate(x)
+        return Projected(q, k, v, key_padding_mask, positions, *told)
 
     def _rate(self, x: Tensor) -> Tensor | None:
-        """β of the delta rule, (B, N, dim) → (B, H, N)."""
+        """β of the delta rule, (B, N, dim) → (B, G, N)."""
         return None
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay is None:
             return None
         log_decay = self.decay(x)
-        wanted: tuple[int, ...] = (x.shape[0], self.heads, x.shape[1])
+        wanted: tuple[int, ...] = (x.shape[0], self.kv_heads, x.shape[1])
         wanted += () if self.decay.pairs is None else (self.decay.pairs,)
         if log_decay.shape != wanted:
             raise ValueError(f"decay gave ln a_t of shape {tuple(log_decay.shape)}; give {wanted}")
@@ -452,8 +459,14 @@ class RoPEAttention(nn.Module):
         after = Projected(y, y, y) if projected is None else projected
         y = zero_at_padding(y, after.padding)
         y = (y if self.output_norm is None else self.output_norm(y)).transpose(1, 2).flatten(2)
-        y = y if after.local is None else y + after.local
+        y = y if after.local is None else y + self._of_all_heads(after.local)
         return self.dropout(self.out(y if after.gate is None else y * after.gate))
+
+    def _of_all_heads(self, x: Tensor) -> Tensor:
+        """(B, N, G·D) → (B, N, H·D)."""
+        if self.kv_heads == self.heads:
+            return x
+        return for_heads(self._in_heads(x), self.heads).transpose(1, 2).flatten(2)
 
     def _check_state(self, x: Tensor, state: Any) -> None:
         """Raises ValueError unless this attention can go on with ``x`` from ``state``."""

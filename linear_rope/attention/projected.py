@@ -8,7 +8,7 @@ from torch import Tensor
 from linear_rope.attention.head_norm import HeadNorm
 from linear_rope.positions.segments import positions_within
 from linear_rope.positions.tokens import Positions, token_positions
-from linear_rope.states import savable
+from linear_rope.states import mapped, savable
 
 
 @savable("linear_rope.attention.multi_head.Carried")
@@ -16,10 +16,10 @@ class Carried(NamedTuple):
     """What rotation and convolutions carry from token to token; None where there is none.
 
     Attributes:
-        phase: (B, H, width / 2) float64, Φ of :mod:`linear_rope.positions.selective`.
-        speeds: (B, 3, H·width/2), the last inputs of its convolution.
-        short: (B, short_conv − 1, 3·H·D), the last queries, keys and values.
-        local: (B, local_conv − 1, H·D), the last values.
+        phase: (B, G, width / 2) float64, Φ of :mod:`linear_rope.positions.selective`, for G heads of keys and values.
+        speeds: (B, 3, G·width/2), the last inputs of its convolution.
+        short: (B, short_conv − 1, H·D + 2·G·D), the last queries, keys and values.
+        local: (B, local_conv − 1, G·D), the last values.
     """
 
     phase: Tensor | None = None
@@ -33,16 +33,16 @@ class Projected(NamedTuple):
 
     Attributes:
         q: (B, H, N, D).
-        k, v: (B, H, K, D).
+        k, v: (B, G, K, D), each of the G heads for H / G query heads, one behind the other.
         key_padding_mask: (B, K) bool, True at padding; or None.
         positions: those given, or that had to be counted here; or None.
-        log_decay: (B, H, N), or None.
-        angles: (B, H, N, width / 2), or None for those of the positions.
+        log_decay: (B, G, N), or None.
+        angles: (B, G, N, width / 2), or None for those of the positions.
         local: (B, N, H·D), added to the output of the heads; or None.
         carried: after the last token.
         segments: (B, N) int64, what crosses no boundary; or None.
         padding: (B, N) bool, True at queries that are padding, or None.
-        rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
+        rate: (B, G, N), how much of what stands under a key is replaced; of the delta rule alone.
         gate: (B, N, H·D), what the output of the heads is multiplied by; or None.
     """
 
@@ -59,6 +59,31 @@ class Projected(NamedTuple):
     padding: Tensor | None = None
     rate: Tensor | None = None
     gate: Tensor | None = None
+
+    def by_query(self) -> "Projected":
+        """With what is of the G heads of keys and values for each of the H query heads."""
+        heads = self.q.shape[1]
+        if self.k.shape[1] == heads:
+            return self
+        return self._replace(**{name: for_heads(getattr(self, name), heads) for name in OF_KEYS})
+
+
+OF_KEYS = ("k", "v", "log_decay", "angles", "rate")
+"""fields of :class:`Projected` that are of the heads of keys and values"""
+
+
+def for_heads(x: Any, heads: int) -> Any:
+    """(B, G, ...) → (B, H, ...), each for H / G neighbouring heads; a state's tensors likewise, and None for None."""
+    if not isinstance(x, Tensor):
+        return mapped(x, lambda _, part: for_heads(part, heads))
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def of_groups(x: Any, groups: int) -> Any:
+    """Back from what :func:`for_heads` gives, where all of a group are alike."""
+    if not isinstance(x, Tensor):
+        return mapped(x, lambda _, part: of_groups(part, groups))
+    return x if x.shape[1] == groups else x[:, :: x.shape[1] // groups].contiguous()
 
 
 def default_positions(

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import DEFAULTS, RoPEAttention, Shared, takes_shared
-from linear_rope.attention.projected import Carried, Projected
+from linear_rope.attention.projected import Carried, Projected, for_heads
 from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
@@ -32,10 +32,10 @@ class KeyValueCache(NamedTuple):
     holds those of a window, each sequence's last ones.
 
     Attributes:
-        k, v: (B, H, K, D), keys already rotated, and not yet scaled by xPos; of PoPE (B, H, K, 2·D), at their angles.
+        k, v: (B, G, K, D), keys already rotated, and not yet scaled by xPos; of PoPE (B, G, K, 2·D), at their angles.
         key_padding_mask: (B, K) bool, True at padding, or None.
         position: (B,) int64, position of the next token.
-        faded: (B, H, K) float64, the sum of ln a up to each key, ∞ for keys before a reset; None without decay.
+        faded: (B, G, K) float64, the sum of ln a up to each key, ∞ for keys before a reset; None without decay.
         carried: by rotation and convolutions.
     """
 
@@ -52,7 +52,7 @@ class KeysAndValues(NamedTuple):
     """A context that softmax attention reads.
 
     Attributes:
-        k, v: (B, H, K, D).
+        k, v: (B, G, K, D).
         key_padding_mask: (B, K) bool, True at padding, or None.
     """
 
@@ -176,13 +176,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
             return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=mask, bias=bias)
         with full_precision(q.device):
             weights = self._softmax(self._scores(q, k, at, bias), mask)
-            y = weights @ v.to(weights.dtype)
+            y = weights @ for_heads(v, self.heads).to(weights.dtype)
             added = self.score_positions.values(weights, *at)
             return (y if added is None else y + added).to(v.dtype)
 
     def _scores(self, q: Tensor, k: Tensor, at: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
-        q, k = q.to(dtype), k.to(dtype)
+        q, k = q.to(dtype), for_heads(k, self.heads).to(dtype)
         if self.score_positions is None:
             scores = q @ k.mT * q.shape[-1] ** -0.5
         else:
@@ -228,6 +228,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
                     (before.masked_fill(segment[..., -1:] > 0, torch.inf), last + before[..., -1:]), dim=-1
                 )
             sums = last
+            bias = bias if bias.shape[1] == 1 else for_heads(bias, self.heads)
         if self.alibi:
             slopes = alibi_bias(*at, self.heads, dtype=q.dtype)
             if self.causal:
@@ -303,7 +304,8 @@ def rotated(
     q, k = projected.q, projected.k
     dtype = torch.promote_types(q.dtype, torch.float32)
     if projected.angles is not None:
-        q_rotation = k_rotation = cosine_and_sine(projected.angles).to(dtype)
+        k_rotation = cosine_and_sine(projected.angles).to(dtype)
+        q_rotation = k_rotation if k_rotation.shape[1] == 1 else for_heads(k_rotation, q.shape[1])
     else:
         magnitude = 1.0 if turn.scaling is None else turn.scaling.magnitude
         at = projected.positions, projected.key_padding_mask
@@ -380,7 +382,8 @@ def softmax_attention(
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """``F.scaled_dot_product_attention``; its fused kernels have no forward-mode derivative."""
+    options: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal, "enable_gqa": q.shape[1] != k.shape[1]}
     if not has_tangent(q, k, v, attn_mask):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+        return F.scaled_dot_product_attention(q, k, v, **options)
     with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+        return F.scaled_dot_product_attention(q, k, v, **options)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
-from linear_rope.attention.projected import Carried, Projected
+from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
 from linear_rope.attention.softmax import in_order, last_where, rotated
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
@@ -28,9 +28,9 @@ class WindowState(NamedTuple):
     """What the attention carries from token to token; its size does not grow.
 
     Attributes:
-        k, v: (B, H, W, D) the last keys, rotated, and values.
+        k, v: (B, G, W, D) the last keys, rotated, and values.
         seen: (B, W) bool, which of them there are.
-        log_decay: (B, H, W) of their tokens, or None.
+        log_decay: (B, G, W) of their tokens, or None.
         sums: of the keys before them.
         position: (B,) int64, position of the next token.
         carried: by rotation and convolutions.
@@ -43,6 +43,9 @@ class WindowState(NamedTuple):
     sums: State
     position: Tensor
     carried: Carried = Carried()
+
+
+OF_GROUPS = ("k", "v", "log_decay", "sums")
 
 
 class WindowedFavor(RoPEAttention):
@@ -94,6 +97,7 @@ class WindowedFavor(RoPEAttention):
     def _sequence(self, projected: Projected, padding: Tensor | None) -> Sequence:
         """What is summed."""
         check_positions(projected.positions, projected.q, projected.k)
+        projected = projected.by_query()
         q, k = projected.q, projected.k
         if self.rope == "before":
             q, k = rotated(projected._replace(key_padding_mask=padding), self._turn(self.head_dim))
@@ -159,6 +163,7 @@ class WindowedFavor(RoPEAttention):
             sequence = self._sequence(projected, padding)
             if state is not None:
                 state = moved(state, None, sequence.q.dtype)
+                state = state._replace(**{name: for_heads(getattr(state, name), self.heads) for name in OF_GROUPS})
                 padding = torch.cat((~state.seen, padding), dim=1)
                 sequence = _joined(Sequence(state.k, state.k, state.v, None, state.log_decay), sequence, padding)
             # Padding first, so that the last tokens are the window.
@@ -170,7 +175,8 @@ class WindowedFavor(RoPEAttention):
         k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
         seen = F.pad(~padding.gather(1, order), (missing, 0))[:, last]
         log_decay = None if sequence.log_decay is None else F.pad(sequence.log_decay, (missing, 0))[:, :, last]
-        return y, {"k": k, "v": v, "seen": seen, "log_decay": log_decay, "sums": sums}
+        parts = {"k": k, "v": v, "log_decay": log_decay, "sums": sums}
+        return y, {name: of_groups(x, self.kv_heads) for name, x in parts.items()} | {"seen": seen}
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, window={self.window}"

@@ -125,7 +125,7 @@ PAIR_DECAYS: dict[str, Callable[[int, int, int], Decay]] = {
 
 
 def make_decay(decay: str | Decay, dim: int, heads: int, pairs: int | None = None) -> Decay | None:
-    """The decay of a name, or the one given; None for "none".
+    """The decay of a name, or the one given; None for "none". ``heads`` are those of keys and values.
 
     Args:
         pairs: of features that an attention has, if it has decays of them.
@@ -135,7 +135,10 @@ def make_decay(decay: str | Decay, dim: int, heads: int, pairs: int | None = Non
     """
     if isinstance(decay, Decay):
         if decay.heads != heads:
-            raise ValueError(f"decay is made for {decay.heads} heads, the attention has {heads}; make it for {heads}")
+            raise ValueError(
+                f"decay is made for {decay.heads} heads, the attention has {heads} of keys and values (kv_heads); make "
+                "it for as many"
+            )
         if decay.pairs not in (None, pairs):
             raise ValueError(f"decay is made for {decay.pairs} pairs of features; {_what_has_pairs(pairs)}")
         return decay

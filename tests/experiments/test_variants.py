@@ -1,9 +1,10 @@
 import dataclasses
+import inspect
 
 import pytest
 import torch
 
-from experiments.config import Config
+from experiments.config import OF_ATTENTION, Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
 from experiments.train.models import Shape, build_model, check_parameters_match, count_parameters
@@ -18,9 +19,12 @@ from experiments.variants import (
     is_variant,
     parse_variants,
 )
+from linear_rope import AttentionSettings, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope.attention import GatedDelta
+from linear_rope.model_config import ADDITIONS
 from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
-NORMS = ("qk_norm", "output_norm", "output_gate")
+NORMS = ("qk_norm=yes", "output_norm=yes", "output_gate=yes", "kv_heads=1")
 SMOKE = get_preset("smoke").config
 BYTES = Shape(256, SMOKE.context)
 MATRICES = {position: ".attention.score_positions." for position in ("transformer-xl", "tupe", "deberta")}
@@ -91,7 +95,7 @@ def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset):
 def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     position = "selective" if kernel == "softmax" else "selective-after"
     settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
-    settings += ("@qk_norm=yes@output_norm=yes@output_gate=yes", "@output_gate=sigmoid")
+    settings += ("@kv_heads=1", "@qk_norm=yes@output_norm=yes@output_gate=yes", "@output_gate=sigmoid")
     settings += () if kernel == "softmax" else ("@decay=pair", "@decay=pair@pair_denominator=head")
     names = [
         f"{kernel}-none",
@@ -119,6 +123,8 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
             for name in ("softmax-pope", "elu+1+paired-rope-after")
         ),
         ("softmax-pope@rope_fraction=0.5", "rope_fraction", 0.5),
+        ("delta-none@beta_range=two", "beta_range", "two"),
+        *((f"{kernel}-none@kv_heads=1", "kv_heads", 1) for kernel in ("softmax", "favor+", "retention", "delta")),
         *((f"{kernel}-rope-after@rope_fraction=0.5", "rope_fraction", 0.5) for kernel in ("elu+1", "delta")),
         *(
             (f"{kernel}@rope_fraction=0.5", "rope_fraction", 0.5)
@@ -130,6 +136,17 @@ def test_a_setting_reaches_the_attention(name, argument, value):
     variant = get_variant(name)
     model = build_model(variant, variant.config(SMOKE), 0, BYTES)
     assert {getattr(block.attention, argument) for block in model.blocks} == {value}
+
+
+def test_settings_of_attentions_are_the_library_s_with_its_defaults_and_each_layer_may_have_its_own():
+    assert set(OF_ATTENTION) == set(ADDITIONS) - {"rope_scaling"} <= vars(AttentionSettings()).keys()
+    assert Config().of_attention == {name: getattr(ModelConfig, name) for name in OF_ATTENTION}
+    attention: dict = {}
+    for kind in (GatedDelta, SoftmaxRoPEAttention, LinearRoPEAttention):
+        attention |= inspect.signature(kind).parameters
+    assert {name: attention[name].default for name in OF_ATTENTION if name != "decay"} == {
+        name: getattr(ModelConfig, name) for name in OF_ATTENTION if name != "decay"
+    }
 
 
 def test_what_a_comparison_says_of_rope_is_nothing_where_there_is_none():
@@ -234,12 +251,14 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("softmax-none@learning_rate=nan", "learning_rate is 'nan'; give a number, more than 0"),
         ("favor+-none@redraw_every=-1", "redraw_every is '-1'; give a whole number, 0 or more"),
         ("softmax-none@heads=3", "softmax-none@heads=3: dim 32 is not divisible by heads 3"),
+        ("softmax-none@kv_heads=3", "softmax-none@kv_heads=3: heads 2 is not divisible by kv_heads 3"),
+        ("retention-none@beta_range=two", "retention has no β, which is the delta rule's; leave beta_range out"),
         ("favor+-none@num_features=7", "favor+-none@num_features=7: num_features 7 is odd"),
         ("elu+1-rope-after@denominator=../out", "denominator is '../out'; choose from unrotated, rotated, none, abs"),
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
         ("retention-rope-after@denominator=abs", "retention has no denominator, so the setting says nothing; leave it"),
-        *((f"performer-pytorch@{name}=yes", f"performer-pytorch has no {name}; leave it out") for name in NORMS),
+        *((f"performer-pytorch@{n}", f"performer-pytorch has no {n.partition('=')[0]}; leave it out") for n in NORMS),
         ("softmax-none@rope_fraction=0.5", "the position none does not turn by RoPE's angles, so rope_fraction says"),
         ("elu+1-alibi@rope_base=500", "the position alibi does not turn by RoPE's angles, so rope_base says nothing"),
         (

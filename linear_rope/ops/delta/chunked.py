@@ -1,6 +1,6 @@
 """The gated delta rule (Yang et al. 2024, arXiv 2412.06464): a state that unlearns what stood under a key.
 
-With S_0 = 0, keys of length 1 and β_t ∈ [0, 1]::
+With S_0 = 0, keys of length 1 and β_t ∈ [0, 2]::
 
     S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ,    out_t = S_tᵀ q_t
 

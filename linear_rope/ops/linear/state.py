@@ -1,6 +1,6 @@
 """The running sums over keys, a state of constant size (Katharopoulos et al. 2020, eq. 16 to 20)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,6 +82,27 @@ def sum_keys(call: Call, log_kept: Tensor | None = None) -> State:
     if call.has_denominator:
         key_sum = (k if denominator_k is None else denominator_k).sum(-2)
     return State(k.mT @ call.v, key_sum, stabiliser)
+
+
+def by_groups(call: Call, groups: int) -> Call:
+    """A call of features (B, H, ...) whose keys are alike in each of G groups of neighbouring heads, as one of a head a
+    group: the queries of the group's heads are one behind the other, (B, G, H / G·N, ...).
+    """
+    heads = call.q.shape[1]
+    if heads == groups:
+        return call
+    of_keys = ("k", "v", "denominator_k", "key_scale", "log_decay", "pair_decay", "denominator_decay")
+    found: dict[str, Any] = {}
+    for name in ("q", "denominator_q", "query_scale", *of_keys):
+        if (x := getattr(call, name)) is not None:
+            x = x.unflatten(1, (groups, -1))
+            found[name] = x[:, :, 0] if name in of_keys else x.flatten(2, 3)
+    return call._replace(**found)
+
+
+def of_heads(y: Tensor, heads: int) -> Tensor:
+    """Outputs of such a call, (B, G, H / G·N, Dv) → (B, H, N, Dv)."""
+    return y if y.shape[1] == heads else y.unflatten(2, (heads // y.shape[1], -1)).flatten(1, 2)
 
 
 def read_state(call: Call, state: State) -> Sums:

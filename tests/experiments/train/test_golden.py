@@ -75,6 +75,10 @@ WITH_SETTINGS = (
     "delta-rope-after@decay=gate",
     "delta-none@decay=channel",
     "favor+-rope-after@qk_norm=yes",
+    "softmax-rope@output_norm=yes@output_gate=yes",
+    "elu+1-rope-after@denominator=none@output_norm=yes",
+    "elu+1-rope-after@kv_heads=1",
+    "elu+1-rope-after@rope_fraction=0.5",
     "hybrid-3to1-rope@layers=4",
     "elu+1-rope-after@denominator=abs",
 )

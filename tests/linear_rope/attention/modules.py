@@ -40,7 +40,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"decay": "fixed"},
         {"rope_angles": "selective"},
         {"local_conv": 4},
-        {"short_conv": 3},
+        {"short_conv": 3, "kv_heads": 1},
         *({"rope": "none", "score_positions": name} for name in SCORES),
         *({"rope": "none", "score_positions": name, "decay": "gate", "short_conv": 3} for name in ("shaw", "t5")),
         {"rope": "pope"},
@@ -55,7 +55,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         *({"feature_map": name, "num_features": None} for name in FEATURE_MAPS),
         {"rope": "before", "rope_scaling": SCALINGS["yarn"]},
         {"rope_scaling": SCALINGS["ntk"], "rope_fraction": 0.6},
-        {"rope": "none", "qk_norm": True},
+        {"rope": "none", "qk_norm": True, "kv_heads": 1},
         {"denominator": "none"},
         {"rope": "none", "denominator": "abs"},
         {"decay": "gate"},
@@ -73,8 +73,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"denominator": "abs", "decay": "gate"},
         {"decay": "alibi"},
         {"decay": "pair", "rope_angles": "selective", "short_conv": 3},
+        {"decay": "pair", "kv_heads": 1},
         {"decay": "pair-fixed", "rope": "none", "pair_denominator": "head"},
-        {"decay": "retnet", "local_conv": 4},
+        {"decay": "retnet", "local_conv": 4, "kv_heads": 1},
         {"rope_angles": PAPER, "short_conv": 3},
         {"rope_phase": "learned"},
         {"rope_phase": "learned", "rope_angles": "selective", "decay": "gate"},
@@ -91,7 +92,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         ALL,
     ],
     "delta": [
-        {"rope_fraction": 0.5},
+        {"rope_fraction": 0.5, "beta_range": "two"},
         {"rope": "none", "decay": "none"},
         {"rope": "none", "decay": "channel"},
         {"decay": "pair"},
@@ -100,11 +101,17 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "favor+window": [{"rope_fraction": 0.5}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
 }
 SETTINGS["retention"].append(ALL_NORMED | {"activation": "silu"})
+for kernel in ("softmax", "favor+", "elu+1", "delta", "favor+window"):
+    SETTINGS[kernel].append(ALL_NORMED | {"kv_heads": 1})
+SETTINGS["softmax"] += [{"rope": "none", "score_positions": "shaw", "decay": "gate", "kv_heads": 1}]
+SETTINGS["elu+1"] += [{"denominator": "abs", "kv_heads": 1}]
 
 
 def _name(kernel: str, options: dict[str, Any]) -> str:
     if options in (ALL, ALL_NORMED):
         return f"{kernel}, all" + " normed" * ("qk_norm" in options)
+    if options == ALL_NORMED | {"kv_heads": 1}:
+        return f"{kernel}, all normed of one key head"
     return ", ".join([kernel, *(f"{name} {value}" for name, value in options.items() if value is not None)])
 
 
@@ -121,7 +128,8 @@ def made(kernel: str, *, causal: bool = True, **options: Any) -> Any:
     """With weights that are not zero anywhere, in float64."""
     module_class, settings = KERNELS[kernel]
     torch.manual_seed(0)
-    module = module_class(DIM, HEADS, causal=causal, **copy.deepcopy(settings | options)).double()
+    sizes = {"heads": HEADS, "causal": causal}
+    module = module_class(DIM, **copy.deepcopy(sizes | settings | options)).double()
     with torch.no_grad():
         for seed, parameter in enumerate(module.parameters()):  # convolutions and gates begin with zeros
             parameter.copy_(random(*parameter.shape, seed=seed) / 2)

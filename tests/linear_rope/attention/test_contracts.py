@@ -92,7 +92,7 @@ def test_weights_reproduce_the_output(name: str, causal: bool) -> None:
     assert not weights.permute(0, 3, 1, 2)[mask].any()
     assert not (causal and weights.triu(1).any())
     projected = module.project(held, None, mask)
-    y = weights @ projected.v
+    y = weights @ projected.by_query().v
     if getattr(module, "score_positions", None) is not None:  # they may add to the values, with the same weights
         at = ((~mask).cumsum(-1) - 1).clamp(min=0).unsqueeze(1)
         added = module.score_positions.values(weights, at, at)

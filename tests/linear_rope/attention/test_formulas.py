@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from linear_rope import EluPlusOne, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope
 from linear_rope.attention import GatedDelta, Retention, WindowedFavor, head_norm
@@ -30,6 +31,7 @@ from tests.linear_rope.tensors import (
     D,
     assert_identical,
     assert_near,
+    in_steps,
     partly_turned,
     random,
     some_padding,
@@ -227,19 +229,21 @@ def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
         assert (rotated(x, 2 * context) - rotated(x, context)).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("beta_range", ["one", "two"])
 @pytest.mark.parametrize(
     ("rope", "decay"),
     [("after", "gate"), ("none", "gate"), ("none", "channel"), ("after", "pair"), ("none", "pair-fixed")],
 )
-def test_the_gated_delta_rule_is_its_formula(rope: str, decay: str) -> None:
-    module, x = made("delta", rope=rope, decay=decay, **GATED), random(2, 70, DIM)
+def test_the_gated_delta_rule_is_its_formula(rope: str, decay: str, beta_range: str) -> None:
+    module, x = made("delta", rope=rope, decay=decay, beta_range=beta_range, **GATED), random(2, 70, DIM)
     q, k, v = (heads_of(part, x) for part in (module.query, module.key, module.value))
     q, k = (each / each.norm(dim=-1, keepdim=True) for each in (q, k))
     if rope == "after":
         q, k = (apply_rope(each, torch.arange(70)) for each in (q, k))
     log_decay = module.decay(x).repeat_interleave(2 if decay.startswith("pair") else 1, dim=-1)
     assert (log_decay.shape[-1] == D) == (decay != "gate")
-    y, _ = delta_reference(q, k, v, module.rate(x).sigmoid().mT, log_decay)
+    beta = module.rate(x).sigmoid().mT * (2 if beta_range == "two" else 1)
+    y, _ = delta_reference(q, k, v, beta, log_decay)
     y = F.rms_norm(y.transpose(1, 2), (D,), module.output_norm.gain, eps=1e-6)
     assert_near(module(x), module.out(y.flatten(2) * F.silu(module.gate(x))))
     # With β = 1 and no decay, the value under a key is the last one: reading with that key gives it back.
@@ -500,3 +504,48 @@ def test_an_output_norm_cancels_every_positive_denominator_up_to_its_epsilon(
     assert not torch.equal(*found)
     monkeypatch.setattr(head_norm, "EPS", 0.0)
     assert_near(modules[1](x), modules[0](x))
+
+
+GROUPED: list[tuple[str, dict[str, Any]]] = [
+    *(("softmax", options) for options in ({}, {"alibi": True, "rope": "none"}, {"window": 5, "decay": "gate"})),
+    ("softmax", {"rope": "none", "score_positions": "shaw"}),
+    ("softmax", {"rope": "pope", "rope_phase": "learned"}),
+    ("elu+1", {"decay": "pair", "rope_phase": "learned"}),
+    ("delta", {"decay": "channel", "rope": "none"}),
+    *((kernel, {"decay": "gate"}) for kernel in KERNELS),
+    *(("elu+1", {"denominator": denominator}) for denominator in ("none", "abs")),
+]
+
+
+@pytest.mark.parametrize(("kernel", "options"), GROUPED)
+def test_grouped_queries_are_as_many_heads_with_the_same_keys_and_values(kernel: str, options: dict[str, Any]) -> None:
+    """With 6 heads of queries and 2 of keys, convolutions and norms; whole, in steps, and of another sequence."""
+    sizes = {"heads": 6, "head_dim": D, "bias": True} | options
+    sizes |= {"qk_norm": True, "short_conv": 3, "local_conv": 4} | GATED
+    grouped, whole = made(kernel, kv_heads=2, **sizes), made(kernel, **sizes)
+    weights = grouped.state_dict()
+    for name, wanted in whole.state_dict().items():
+        x, parts = weights[name], 1
+        if name == "short.weight":  # of queries, keys and values
+            x, parts = x[6 * D :], 2
+        if wanted.shape != weights[name].shape:
+            repeated = x.unflatten(0, (parts, 2, -1)).repeat_interleave(3, dim=1).flatten(0, 2)
+            weights[name] = torch.cat((weights[name][: len(wanted) - len(repeated)], repeated))
+    if grouped.decay is not None:
+        start = torch.tensor(grouped.decay.start, dtype=torch.float64).unflatten(0, (2, -1))
+        whole.decay.start = start.repeat_interleave(3, dim=0).flatten().tolist()
+    whole.load_state_dict(weights)
+    x = random(2, 20, DIM)
+    assert_near(grouped(x), whole(x))
+    assert_near(in_steps(grouped, x, 13), whole(x))
+    shapes = [part.shape for part in tree_leaves(grouped.prefill(x)[1]) if isinstance(part, Tensor) and part.dim() > 2]
+    assert all(shape[1] in (2, 3) for shape in shapes)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "elu+1"])
+def test_grouped_queries_remember_a_context_of_few_heads(kernel: str) -> None:
+    module = made(kernel, causal=False, rope="none", kv_heads=1)
+    x, context, padding = random(2, 5, DIM), random(2, 9, DIM, seed=1), some_padding(2, 9)
+    memory = module.remember(context, padding)
+    assert memory[0].shape[1] == 1
+    assert_near(module.recall(x, memory), module(x, context, padding))
