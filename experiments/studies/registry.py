@@ -6,8 +6,8 @@ from experiments.extensions import Registry
 from experiments.study import Study, read_study
 
 NAMES = (
-    "convergence recipe forgetting hybrids tokens positions mlm glue long-documents decay denominator features "
-    "length mask pairing recall hybrids-recall copying state-tracking translation speed benchmark"
+    "convergence recipe forgetting hybrids settings tokens positions mlm glue long-documents decay denominator "
+    "features length mask pairing recall hybrids-recall copying state-tracking translation speed benchmark"
 )
 
 STUDIES: Registry[Study] = Registry(
