@@ -13,7 +13,7 @@ from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import finished
 from linear_rope.ops.linear.operator import with_state
 from linear_rope.ops.linear.prepare import check_angles_alone, check_arguments, check_decay_values, prepare
-from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
+from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import State, output_of_state
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.rotary import BASE, Turn
@@ -38,6 +38,7 @@ def linear_attention(
     rope_fraction: float = 1.0,
     log_decay: Tensor | None = None,
     angles: Tensor | None = None,
+    pair_denominator: PairDenominator = "same",
     implementation: str = "auto",
 ) -> Tensor:
     """:func:`linear_rope.linear_attention` of a sequence that is split over the processes of a group, in rank order.
@@ -67,11 +68,21 @@ def linear_attention(
     turn = Turn(q.shape[-1], rope_base, rope_scaling, rope_fraction)
     check_angles_alone(angles, positions, turn)
     check_choice("implementation", implementation, ("auto", "chunked", "native"))
+    if pair_denominator == "head" and not causal:
+        raise ValueError('pair_denominator is "head" without causal, whose states do not pass; give "same", or causal')
     if positions is None and angles is None and rope != "none":
         positions = global_positions(q, k, key_padding_mask, group)
     with full_precision(q.device):
         call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
-        call = prepare(call, key_padding_mask, positions, rope=rope, turn=turn, angles=angles)
+        call = prepare(
+            call,
+            key_padding_mask,
+            positions,
+            rope=rope,
+            turn=turn,
+            angles=angles,
+            pair_denominator=pair_denominator,
+        )
         check_decay_values(call.log_decay)
         if causal:
             y, _ = with_state(call, _state_before(call, group), implementation)

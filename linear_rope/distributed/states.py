@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linear_rope.ops.decay import faded
+from linear_rope.ops.decay import faded, of_features
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.state import State, sum_keys
 from linear_rope.tracing import has_tangent
@@ -31,12 +31,16 @@ class Part(NamedTuple):
         key_sum: (B, H, M), or None.
         stabiliser: (B, H, 1), a constant for autograd; or None.
         log_kept: (B, H, 1), Σ ln a_t over the part: how what is on its one side fades until the other; None for 0.
+        pairs_kept: (B, H, P), what pairs of features of the memory fade beyond that, or None.
+        own_kept: (B, H, P) or (B, H, 1), likewise those of the key_sum.
     """
 
     memory: Tensor
     key_sum: Tensor | None
     stabiliser: Tensor | None
     log_kept: Tensor | None
+    pairs_kept: Tensor | None = None
+    own_kept: Tensor | None = None
 
 
 def part_of(call: Call, *, from_the_end: bool = False) -> Part:
@@ -46,12 +50,25 @@ def part_of(call: Call, *, from_the_end: bool = False) -> Part:
     """
     if call.log_decay is None:
         return Part(*sum_keys(call), None)
-    sums, segment = faded(call.log_decay)
+    left, log_kept = _left(call.log_decay, from_the_end), call.log_decay.sum(-1, keepdim=True)
+    if call.pair_decay is None or call.own_decay is None:
+        return Part(*sum_keys(call, left), log_kept)
+
+    def of_pairs(k: Tensor, decay: Tensor) -> Tensor:
+        exponent = _left(decay.movedim(-1, 2), from_the_end).movedim(2, -1)
+        return k * of_features(exponent.to(k.dtype), k.shape[-1])
+
+    own_k = None if call.denominator_k is None else of_pairs(call.denominator_k, call.own_decay)
+    terms = call._replace(k=of_pairs(call.k, call.pair_decay), denominator_k=own_k)
+    return Part(*sum_keys(terms, left), log_kept, call.pair_decay.sum(2), call.own_decay.sum(2))
+
+
+def _left(log_decay: Tensor, from_the_end: bool) -> Tensor:
+    """ln of what is left of each key on the one side of the part, (..., N)."""
+    sums, segment = faded(log_decay)
     if from_the_end:
-        left = sums.masked_fill(segment != 0, -torch.inf)
-    else:
-        left = (sums[..., -1:] - sums).masked_fill(segment != segment[..., -1:], -torch.inf)
-    return Part(*sum_keys(call, left), call.log_decay.sum(-1, keepdim=True))
+        return sums.masked_fill(segment != 0, -torch.inf)
+    return (sums[..., -1:] - sums).masked_fill(segment != segment[..., -1:], -torch.inf)
 
 
 def received(own: Part, which: Which, group: dist.ProcessGroup | None) -> State:
@@ -110,10 +127,13 @@ def _joined(before: State, part: Part) -> State:
         exponent = before.stabiliser if log_kept is None else before.stabiliser + log_kept
         stabiliser = torch.maximum(exponent, part.stabiliser).detach()
         log_kept, log_own = exponent - stabiliser, part.stabiliser - stabiliser
-    memory = _scaled(before.memory, log_kept) + _scaled(part.memory, log_own)
-    key_sum = None
-    if before.key_sum is not None and part.key_sum is not None:
-        key_sum = _scaled(before.key_sum, log_kept) + _scaled(part.key_sum, log_own)
+    memory, key_sum = before.memory, before.key_sum
+    if part.pairs_kept is not None and part.own_kept is not None:
+        memory = memory * of_features(part.pairs_kept, memory.shape[2]).unsqueeze(-1)
+        key_sum = None if key_sum is None else key_sum * of_features(part.own_kept, memory.shape[2])
+    memory = _scaled(memory, log_kept) + _scaled(part.memory, log_own)
+    if key_sum is not None and part.key_sum is not None:
+        key_sum = _scaled(key_sum, log_kept) + _scaled(part.key_sum, log_own)
     return State(memory, key_sum, stabiliser)
 
 

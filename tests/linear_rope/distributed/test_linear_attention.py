@@ -26,6 +26,7 @@ from tests.linear_rope.tensors import (
     random_qkv,
     slow_positions,
     some_decay,
+    some_pair_decay,
 )
 from tests.processes import Processes
 
@@ -63,7 +64,7 @@ def attended(
     Args:
         parts: their lengths, which decide the numbers of the whole sequence.
         own: the positions that ``function`` gets.
-        decay: "weak", "resets", which also forgets, "strong", or None.
+        decay: "weak", "resets", which also forgets, "strong", "pairs" of features, or None.
         padding: True for some across the parts, "left" for all of the first part and some of the next.
         angles: how many are given for each position.
         device: where it is computed; what is returned is on the CPU.
@@ -72,6 +73,8 @@ def attended(
     tensors = dict(zip("qkv", random_qkv(2, HEADS, length), strict=True))
     if decay is not None:
         tensors["log_decay"] = some_decay(2, length, resets=decay == "resets")
+    if decay == "pairs":
+        tensors["log_decay"] = some_pair_decay(2, length, made.count(D) // 2)
     if decay == "strong":
         tensors["log_decay"][..., parts[0] + 2] = torch.tensor([[-50.0, -100], [-1000, -1e20]])
         tensors["log_decay"][..., length - 3] = torch.tensor([[-1e20, torch.finfo(torch.float32).min], [-100, -50]])
@@ -133,8 +136,9 @@ def test_parts_give_what_the_whole_gives(processes: Processes, feature_map: str,
     settings = [
         common | dict(rope=rope, denominator=denominator, decay=decay, padding=padding)
         for rope, denominator in SETTINGS[:: 1 if feature_map == "favor+" else 3]
-        for decay, padding in ((None, True), ("resets", True))
+        for decay, padding in ((None, True), ("resets", True), ("pairs", True))
     ]
+    settings += [common | dict(decay="pairs", pair_denominator="head")] if causal else []
     check(processes, PARTS[count], [*settings, common | dict(decay="weak")])
 
 
