@@ -254,7 +254,7 @@ class LinearRoPEAttention(RoPEAttention):
         """The output of more tokens, and the state after them."""
         if state is not None and state.memory.dtype != call.dtype:
             state = moved(state, None, call.dtype)
-        is_native = self.kv_heads == self.heads and call.pair_decay is None and native.takes(call.dtype, call.q.device)
+        is_native = self.kv_heads == self.heads and native.takes(call.dtype, call.q.device)
         if state is None or call.q.shape[2] > 1 or is_native:
             y, state = with_state(call, for_heads(state, self.heads))
             return y, of_groups(state, self.kv_heads)

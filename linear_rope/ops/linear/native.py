@@ -59,7 +59,10 @@ class _Call(ctypes.Structure):
         *_fields(ctypes.c_long, "formula hyperbolic paired denominator"),
         ("eps", ctypes.c_double),
         *_fields(_Rows, "q k v denominator_q denominator_k"),
-        *_fields(ctypes.c_void_p, "query_scale key_scale log_decay padding q_rotation k_rotation"),
+        *_fields(
+            ctypes.c_void_p,
+            "query_scale key_scale log_decay pair_decay denominator_decay padding q_rotation k_rotation",
+        ),
         *_fields(ctypes.c_long, "q_rotation_batch k_rotation_batch"),
         *_fields(ctypes.c_void_p, "memory key_sum stabiliser projection"),
         ("output", _Rows),
@@ -189,6 +192,8 @@ class _Arguments:
         self.flat("query_scale", call.query_scale, torch.float64, *self.queries)
         self.flat("key_scale", call.key_scale, torch.float64, *self.keys)
         self.flat("log_decay", call.log_decay, torch.float64, *self.queries)
+        self.flat("pair_decay", call.pair_decay, self.dtype, *self.queries, self.features // 2)
+        self.flat("denominator_decay", call.denominator_decay, self.dtype, *self.queries)
         self.flat("padding", call.padding, torch.bool, batch, 1, self.keys[2], 1)
         self.state(call.memory, call.key_sum, call.stabiliser)
         for name, count in (("q_rotation", length), ("k_rotation", self.keys[2])):
@@ -323,12 +328,12 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
         if to is not None:
             copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=call.dtype, device="cpu"))))
     exponents = []
+    of_states = new_exponents_of_states(call, result, of, CHUNK * SAVED)
     if call.has_exponents:
         exponents = [
-            arguments.out(name, torch.empty(shape, dtype=call.dtype, device="cpu"))
+            arguments.out(name, torch.empty((*of_states.shape[:-1], shape[-1]), dtype=call.dtype, device="cpu"))
             for name, shape in (("of_q", queries), ("of_k", keys))
         ]
-    of_states = new_exponents_of_states(call, result, of, CHUNK * SAVED)
     if call.log_decay is not None:
         arguments.out("of_states", of_states)
     arguments.run("backward")

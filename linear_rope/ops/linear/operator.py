@@ -133,12 +133,7 @@ def _implementation(call: Call) -> ModuleType:
                 f'kernels are {triton_form.description()}; give such tensors, or choose "auto" or "chunked"'
             )
         return triton_form
-    takes = native.takes(call.dtype, call.q.device) and call.pair_decay is None
-    if call.implementation == "native" and call.pair_decay is not None:
-        raise ValueError(
-            f"implementation is {call.implementation!r}, and log_decay is of pairs, which it has not; choose "
-            '"auto" or "chunked"'
-        )
+    takes = native.takes(call.dtype, call.q.device)
     if call.implementation == "native" and not takes:
         raise ValueError(
             f'implementation is "native", but the tensors are on {call.q.device}, and the native kernel is '

@@ -3,7 +3,8 @@
 struct BackwardMemory {
   Side q, k[SAVED];
   Real *v, *grad_v, *of_out, *of_read, *grad_q, *grad_k, *panels, *v_panels, *S, *of_S, *P, *work, *wide, *own_q, *own_k;
-  Real *G, *G_rows, *memory_rows, *z, *of_z, *added;
+  Real *G, *G_rows, *memory_rows, *z, *of_z, *added, *faded;
+  Pairs pairs, own_pairs;
   State states[SAVED];
   BackwardMemory(const Head& h, Arena& arena) {
     const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row, inputs = CHUNK * h.width_row;
@@ -28,6 +29,9 @@ struct BackwardMemory {
     z = arena.take(h.features);
     of_z = arena.take(h.features);
     added = arena.take(h.features);
+    faded = arena.take(h.call.pair_decay ? features : 0);
+    this->pairs.take(arena, h.call.pair_decay ? features : 0);
+    own_pairs.take(arena, h.call.denominator_decay ? features : 0);
   }
 };
 
@@ -44,8 +48,9 @@ static void remake_states(Call& c, const Projection& p, const Head& h, BackwardM
     std::memcpy(next.key_sum, m.states[i].key_sum, h.features * sizeof(Real));
     find_factors(h, start, n, m.k[i].log_scale, m.states[i].stabiliser, f);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
-    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k[i], start, n, m.own_k), m.added, next.key_sum);
-    add_chunk(h, f, n, m.k[i].turned, m.v, next);
+    const Pairs& own = c.pair_decay ? find_pairs(h, start, n, m.pairs, m.own_pairs) : m.pairs;
+    if (h.sums()) add_keys(h, f, own, n, summed(h, c.denominator_k, m.k[i], start, n, m.own_k), m.added, next.key_sum);
+    add_chunk(h, f, m.pairs, n, m.k[i].turned, m.v, m.faded, next);
   }
 }
 
@@ -105,21 +110,33 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   if (h.has_factors)
     for (long r = 0; r < n; r++) scale(m.of_read + r * value_row, h.values, f.read[r]);
 
-  to_panels(rows, h.features, keys.turned, row, m.panels);
+  const Pairs& own_pairs = c.pair_decay ? find_pairs(h, start, n, m.pairs, m.own_pairs) : m.pairs;
   to_panels(rows, h.values, m.v, value_row, m.v_panels);
-  lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+  if (!c.pair_decay) {
+    to_panels(rows, h.features, keys.turned, row, m.panels);
+    lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+  }
   lower_product(rows, h.values, {m.of_out, value_row, 1}, {m.v_panels, PANEL, h.values * PANEL}, m.of_S, pair_row);
   pair_factors(f, n, m.P, pair_row);
-  weigh(rows, m.S, m.P, pair_row);
+  if (!c.pair_decay) weigh(rows, m.S, m.P, pair_row);
   weigh(rows, m.of_S, m.P, pair_row);
 
   // grad_q = of_S K + of_read memory^T
   from_panels(h.features, h.values, state.memory, m.memory_rows, row);
   product(rows, h.features, h.values, {m.of_read, value_row, 1}, {m.memory_rows, row, PANEL}, {m.grad_q, row, PANEL},
           false);
-  lower_times(rows, h.features, m.of_S, pair_row, {keys.turned, row, PANEL}, m.grad_q, row);
+  const Real* entering = keys.turned;
+  if (c.pair_decay) {
+    faded_rows(h, m.grad_q, m.pairs.until, n, rows, m.grad_q);
+    pair_products(h, m.pairs, n, m.q.turned, keys.turned, m.faded, m.S, m.of_S, m.grad_q, pair_row);
+    weigh(rows, m.S, m.P, pair_row);
+    faded_rows(h, keys.turned, m.pairs.left, n, rows, m.faded);
+    entering = m.faded;
+  } else {
+    lower_times(rows, h.features, m.of_S, pair_row, {keys.turned, row, PANEL}, m.grad_q, row);
+  }
   // grad_v = stay (K G) + S^T of_out
-  product(rows, h.values, h.features, {keys.turned, row, 1}, {m.G, PANEL, h.features * PANEL},
+  product(rows, h.values, h.features, {entering, row, 1}, {m.G, PANEL, h.features * PANEL},
           {m.grad_v, value_row, PANEL}, false);
   if (h.has_factors)
     for (long r = 0; r < n; r++) {
@@ -131,10 +148,19 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   // grad_k = (stay V) G^T + of_S^T Q
   from_panels(h.features, h.values, m.G, m.G_rows, row);
   product(rows, h.features, h.values, {m.v, value_row, 1}, {m.G_rows, row, PANEL}, {m.grad_k, row, PANEL}, false);
-  lower_transposed_times(rows, h.features, m.of_S, pair_row, {m.q.turned, row, PANEL}, m.grad_k, row);
+  const Real* reading = m.q.turned;
+  if (c.pair_decay) {
+    faded_rows(h, m.grad_k, m.pairs.left, n, rows, m.grad_k);
+    pair_key_gradients(h, m.pairs, n, m.q.turned, m.faded, m.of_S, pair_row, m.grad_k);
+    faded_rows(h, m.q.turned, m.pairs.until, n, n, m.faded);
+    fade(h, m.pairs.until + (n - 1) * row, m.G);
+    reading = m.faded;
+  } else {
+    lower_transposed_times(rows, h.features, m.of_S, pair_row, {m.q.turned, row, PANEL}, m.grad_k, row);
+  }
   // G <- last G + Q^T of_read
   if (f.last != 1) scale(m.G, h.memory, f.last);
-  product(h.features, h.values, n, {m.q.turned, 1, row}, {m.of_read, value_row, PANEL},
+  product(h.features, h.values, n, {reading, 1, row}, {m.of_read, value_row, PANEL},
           {m.G, PANEL, h.features * PANEL}, true);
 
   const Real *sum_q = nullptr, *sum_k = nullptr;
@@ -145,12 +171,23 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   }
   const Real* q_rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
   const bool own = c.denominator_q.data;
+  // With pairs, vector times gradient: of the numerator, while both are rotated, and of the denominator.
+  const auto put_exponents = [&](Real* to, const Real* grad, const Real* x, const Real* sum, Real times, long r) {
+    for (long i = 0; i < h.features; i++) {
+      m.faded[i] = grad[i] * x[i];
+      if (sum) m.faded[row + i] = times * m.z[i] * sum[i];
+    }
+    to += h.index * exponents(c) * c.length + start + r;
+    put_pair_exponents(c, m.faded, sum ? m.faded + row : nullptr, to, c.length);
+  };
   for (long r = 0; r < n; r++) {
+    if (h.sums() && c.pair_decay) multiply(m.z, own_pairs.each + r * row, h.features);
     if (h.sums()) add_to_key_sum(h, m.z, sum_k + r * row, f.kept[r], f.enter[r]);
     Real* grad = m.grad_q + r * row;
     Real* to = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
+    if (c.pair_decay) put_exponents(c.of_q, grad, m.q.turned + r * row, sum_q ? sum_q + r * row : nullptr, of_total[r], r);
     finish_row(h, grad, m.z, of_total[r], q_rotation ? q_rotation + r * c.features : nullptr, to);
-    if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(m.z, sum_q + r * row, h.features) : 0);
+    if (c.of_q && !c.pair_decay) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(m.z, sum_q + r * row, h.features) : 0);
   }
   // Here too what the chunk adds is summed by itself; z is now that of each position.
   std::memcpy(m.z, m.of_z, h.features * sizeof(Real));
@@ -160,11 +197,15 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
       for (Real* z : {m.z, m.added}) add_to_key_sum(h, z, sum_q + r * row, 1, of_total[r]);
     Real* grad = m.grad_k + r * row;
     Real* to = own ? h.at(c.grad_denominator_k, start + r) : nullptr;
+    if (c.pair_decay) put_exponents(c.of_k, grad, keys.turned + r * row, sum_k ? sum_k + r * row : nullptr, f.enter[r], r);
     finish_row(h, grad, m.z, f.enter[r], rotation ? rotation + r * c.features : nullptr, to);
-    if (c.of_k) c.of_k[at + r] = dot(grad, keys.mapped + r * row, h.features) + (own ? f.enter[r] * dot(m.z, sum_k + r * row, h.features) : 0);
+    if (c.of_k && !c.pair_decay) c.of_k[at + r] = dot(grad, keys.mapped + r * row, h.features) + (own ? f.enter[r] * dot(m.z, sum_k + r * row, h.features) : 0);
     if (h.sums() && f.kept[r] != 1)
       for (Real* z : {m.z, m.added}) scale(z, h.features, f.kept[r]);
+    if (h.sums() && c.pair_decay)
+      for (Real* z : {m.z, m.added}) multiply(z, own_pairs.each + r * row, h.features);
   }
+  if (c.pair_decay) multiply(m.of_z, own_pairs.until + (n - 1) * row, h.features);
   add_to_key_sum(h, m.of_z, m.added, f.last, 1);
   map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
   map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
@@ -179,6 +220,18 @@ static double exponent_of_state(const Head& h, const BackwardMemory& m, long chu
   return total;
 }
 
+// Likewise of the exponents of pairs, `stride` apart.
+static void pair_exponents_of_state(const Head& h, const BackwardMemory& m, long chunk, double* to, long stride) {
+  const Call& c = h.call;
+  const Real* state = c.saved + (chunk / SAVED * c.batch * c.heads + h.index) * h.state;
+  std::vector<double> above(h.features), below(h.sums() ? h.features : 0);
+  for (long i = 0; i < h.features; i++) {
+    for (long d = 0; d < h.memory; d += h.features * PANEL) above[i] += dot(m.G + d + i * PANEL, state + d + i * PANEL, PANEL);
+    if (h.sums()) below[i] = m.of_z[i] * state[h.memory + i];
+  }
+  put_pair_exponents(c, above.data(), h.sums() ? below.data() : nullptr, to, stride);
+}
+
 static void backward(Call& c, const Projection& p, const Piece& piece) {
   const long index = piece.index;
   const Head h(c, index);
@@ -188,8 +241,11 @@ static void backward(Call& c, const Projection& p, const Piece& piece) {
   std::memcpy(m.of_z, piece.passed + h.memory, h.features * sizeof(Real));
   for (long first = (piece.last - 1) / SAVED * SAVED; first >= piece.first; first -= SAVED) {
     const long last = std::min(first + SAVED, piece.last);
-    if (c.of_states && last < h.chunks())
-      c.of_states[index * ((h.chunks() + SAVED - 1) / SAVED) + first / SAVED] = exponent_of_state(h, m, last);
+    const long stretches = (h.chunks() + SAVED - 1) / SAVED;
+    if (c.pair_decay && last < h.chunks())
+      pair_exponents_of_state(h, m, last, c.of_states + index * exponents(c) * stretches + first / SAVED, stretches);
+    else if (c.of_states && last < h.chunks())
+      c.of_states[index * stretches + first / SAVED] = exponent_of_state(h, m, last);
     remake_states(c, p, h, m, first, last);
     for (long chunk = last - 1; chunk >= first; chunk--) chunk_gradients(c, p, h, m, chunk, chunk - first);
   }

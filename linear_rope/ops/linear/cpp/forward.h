@@ -54,7 +54,8 @@ INLINE Real gain_of(const Head& h, Real total, double scale, double query_scale)
 
 struct ForwardMemory {
   Side q, k;
-  Real *v, *out, *panels, *S, *P, *work, *own_q, *own_k, *added;
+  Real *v, *out, *panels, *S, *P, *work, *own_q, *own_k, *added, *faded;
+  Pairs pairs, own_pairs;
   State state;
   ForwardMemory(const Head& h, Arena& arena) {
     const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row;
@@ -72,13 +73,22 @@ struct ForwardMemory {
     own_q = arena.take(h.call.denominator_q.data ? features : 0);
     own_k = arena.take(h.call.denominator_q.data ? features : 0);
     added = arena.take(h.features);
+    faded = arena.take(h.call.pair_decay ? features : 0);
+    pairs.take(arena, h.call.pair_decay ? features : 0);
+    own_pairs.take(arena, h.call.denominator_decay ? features : 0);
     state.memory = arena.take(h.memory);
     state.key_sum = arena.take(h.features);
   }
 };
 
-// The state after n positions whose keys and values are loaded; `v` is overwritten.
-static void add_chunk(const Head& h, const Factors& f, long n, const Real* keys, Real* v, State& state) {
+// The state after n positions whose keys and values are loaded; `v` is overwritten, and `faded` where pairs fade.
+static void add_chunk(const Head& h, const Factors& f, const Pairs& pairs, long n, const Real* keys, Real* v, Real* faded,
+                      State& state) {
+  if (h.call.pair_decay) {
+    faded_rows(h, keys, pairs.left, n, n, faded);
+    fade(h, pairs.until + (n - 1) * h.feature_row, state.memory);
+    keys = faded;
+  }
   if (h.has_factors) {
     for (long i = 0; i < n; i++) scale(v + i * h.value_row, h.values, f.stay[i]);
     if (f.last != 1) scale(state.memory, h.memory, f.last);
@@ -93,9 +103,13 @@ INLINE void add_to_key_sum(const Head& h, Real* z, const Real* key, Real kept, R
 }
 
 // The key_sum after n positions. These are summed by themselves: a long sum loses much of each by itself.
-static void add_keys(const Head& h, const Factors& f, long n, const Real* keys, Real* added, Real* z) {
+static void add_keys(const Head& h, const Factors& f, const Pairs& own, long n, const Real* keys, Real* added, Real* z) {
   std::memset(added, 0, h.features * sizeof(Real));
-  for (long i = 0; i < n; i++) add_to_key_sum(h, added, keys + i * h.feature_row, f.kept[i], f.enter[i]);
+  for (long i = 0; i < n; i++) {
+    if (h.call.pair_decay) multiply(added, own.each + i * h.feature_row, h.features);
+    add_to_key_sum(h, added, keys + i * h.feature_row, f.kept[i], f.enter[i]);
+  }
+  if (h.call.pair_decay) multiply(z, own.until + (n - 1) * h.feature_row, h.features);
   add_to_key_sum(h, z, added, f.last, 1);
 }
 
@@ -115,8 +129,21 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
     load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
+    const Pairs& own = c.pair_decay ? find_pairs(h, start, n, m.pairs, m.own_pairs) : m.pairs;
     Real total[CHUNK] = {};
-    if (h.sums()) {
+    if (h.sums() && c.pair_decay) {
+      const Real* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
+      const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
+      std::memset(m.added, 0, h.features * sizeof(Real));
+      faded_rows(h, queries, own.until, n, n, m.faded);
+      for (long i = 0; i < n; i++) {
+        multiply(m.added, own.each + i * row, h.features);
+        add_to_key_sum(h, m.added, keys + i * row, f.kept[i], f.enter[i]);
+        total[i] = f.read[i] * dot(m.faded + i * row, m.state.key_sum, h.features) + dot(queries + i * row, m.added, h.features);
+      }
+      multiply(m.state.key_sum, own.until + (n - 1) * row, h.features);
+      add_to_key_sum(h, m.state.key_sum, m.added, f.last, 1);
+    } else if (h.sums()) {
       const Real* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
       const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
       Real *z = m.state.key_sum, *added = m.added;
@@ -136,11 +163,18 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
       }
       add_to_key_sum(h, z, added, f.last, 1);
     }
-    to_panels(rows, h.features, m.k.turned, row, m.panels);
-    lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+    const Real* reading = m.q.turned;
+    if (c.pair_decay) {
+      pair_products(h, m.pairs, n, m.q.turned, m.k.turned, m.faded, m.S, nullptr, nullptr, pair_row);
+      faded_rows(h, m.q.turned, m.pairs.until, n, rows, m.faded);
+      reading = m.faded;
+    } else {
+      to_panels(rows, h.features, m.k.turned, row, m.panels);
+      lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+    }
     pair_factors(f, n, m.P, pair_row);
     weigh(rows, m.S, m.P, pair_row);
-    product(rows, h.values, h.features, {m.q.turned, row, 1}, {m.state.memory, PANEL, h.features * PANEL},
+    product(rows, h.values, h.features, {reading, row, 1}, {m.state.memory, PANEL, h.features * PANEL},
             {m.out, value_row, PANEL}, false);
     if (h.has_factors)
       for (long i = 0; i < n; i++) scale(m.out + i * value_row, h.values, f.read[i]);
@@ -152,7 +186,7 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
       if (c.scale) c.scale[at] = f.scale[i];
     }
     copy_out(m.out, value_row, n, c.values, h.at(c.output, start), c.output.position);
-    add_chunk(h, f, n, m.k.turned, m.v, m.state);
+    add_chunk(h, f, m.pairs, n, m.k.turned, m.v, m.faded, m.state);
   }
   if (piece.last < h.chunks()) return;
   unpack(h, m.state.memory, c.new_memory + index * c.features * c.values);

@@ -5,6 +5,7 @@
 #include "sequences.h"
 #include "features.h"
 #include "factors.h"
+#include "pair.h"
 #include "forward.h"
 #include "step.h"
 #include "backward.h"

@@ -15,8 +15,8 @@ static double piece_state(Call& c, const Projection& p, const Piece& piece, Real
     load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
-    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k, start, n, m.own_k), m.added, m.state.key_sum);
-    add_chunk(h, f, n, m.k.turned, m.v, m.state);
+    if (h.sums()) add_keys(h, f, m.pairs, n, summed(h, c.denominator_k, m.k, start, n, m.own_k), m.added, m.state.key_sum);
+    add_chunk(h, f, m.pairs, n, m.k.turned, m.v, m.faded, m.state);
     if (c.log_decay)
       for (long i = 0; i < n; i++) log_kept += c.log_decay[piece.index * c.length + start + i];
   }
@@ -113,7 +113,7 @@ static void run(const Call& c, long tasks, Task task) {
 // The pieces of all sequences, (batch * heads, pieces): decided by shapes alone, so that results keep their bits.
 static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>* passed) {
   const long sequences = c.batch * c.heads, chunks = chunk_count(c), state = Head(c, 0).state;
-  const long pieces = std::max(1L, std::min(TASKS / sequences, chunks / (2 * SAVED)));
+  const long pieces = c.pair_decay ? 1 : std::max(1L, std::min(TASKS / sequences, chunks / (2 * SAVED)));
   std::vector<Piece> all;
   if (passed) passed->resize(sequences * pieces * state);
   for (long i = 0; i < sequences; i++)
@@ -128,7 +128,7 @@ static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>* passed) {
 static int run_forward(Call* call) {
   Call& c = *call;
   const Projection p(c, false);
-  if (c.length == 1 && !c.saved) {
+  if (c.length == 1 && !c.saved && !c.pair_decay) {
     const long tasks = c.batch * c.heads;
     const auto task = [&](long i) { step(c, p, i); };
     if (tasks * c.features * c.values < WORTH_A_THREAD)

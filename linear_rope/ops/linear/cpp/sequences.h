@@ -16,6 +16,7 @@ struct Call {
   double eps;
   Rows q, k, v, denominator_q, denominator_k;
   const double *query_scale, *key_scale, *log_decay;  // (batch, heads, length)
+  const Real *pair_decay, *denominator_decay;         // (batch, heads, length, features / 2), (batch, heads, length)
   const uint8_t* padding;                             // (batch, keys)
   const Real *q_rotation, *k_rotation;               // (batch or 1, length, features): cosine, sine, ...
   long q_rotation_batch, k_rotation_batch;            // strides; 0 for one of all
@@ -30,7 +31,7 @@ struct Call {
   Rows grad_output;
   const Real *grad_total, *grad_new_memory, *grad_new_key_sum;
   Rows grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k;
-  Real *of_q, *of_k;   // (batch, heads, length): gradients of the exponents
+  Real *of_q, *of_k;   // (batch, heads, length): gradients of the exponents; with pairs (batch, heads, K, length)
   double* of_states;  // (batch, heads, stretches): likewise of the states that were saved after each stretch
   Real *grad_memory, *grad_key_sum;
   // How to run `function(data)` on so many threads: GOMP_parallel of the OpenMP that PyTorch uses, or null for one.

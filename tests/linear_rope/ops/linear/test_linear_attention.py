@@ -177,8 +177,6 @@ def test_every_implementation_gives_the_reference_s_values_and_gradients(
     ):
         if below["pair_denominator"] == "head" and denominator != "unrotated":
             continue
-        if decay and decay[0].dim() == 4 and form == "native":
-            continue
         positions = torch.stack((torch.arange(length) + 1000, torch.arange(length) * 2))
         if denominator == "rotated":
             positions = slow_positions(length).expand(2, -1)
@@ -466,8 +464,6 @@ def test_no_gradient_passes_a_reset_not_even_rounding_errors(phi: FeatureMap, le
 @pytest.mark.parametrize("pair_denominator", ["same", "head"])
 def test_a_decay_and_the_rotation_of_a_pair_are_a_complex_pole(form: str, pair_denominator: str) -> None:
     """S_p ← a_{t,p}·e^(−iθ_p)·S_p + k_p v, read by the conjugate of q_p, over sums that decay and do not turn."""
-    if form == "native":
-        pytest.skip("native has no decays of pairs")
     length, phi, (q, k, v) = 70, EluPlusOne(), random_qkv(2, HEADS, 70)
     log_decay = some_pair_decay(2, length, D // 2)
     below = log_decay.clamp(min=-1e4).mean(-1, keepdim=True) if pair_denominator == "head" else log_decay

@@ -127,7 +127,7 @@ def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = 
         log_decay = -draw.between_0_and_1(batch, heads, length) * draw.choice((1e-4, 0.01, 1, 20))
         if draw.happens(0.3):
             log_decay[draw.between_0_and_1(batch, heads, length) < 0.1] = -torch.inf
-        if form == "chunked" and draw.happens(0.5):
+        if draw.happens(0.5):
             log_decay = log_decay.unsqueeze(-1) - draw.between_0_and_1(
                 batch, heads, length, feature_map.count(width) // 2
             ) * draw.choice((1e-4, 0.01, 1, 20))
