@@ -89,13 +89,14 @@ def attention_flops(attention: RoPEAttention, context: int) -> int | None:
     Softmax attention 4·H·D, with PoPE 6·H·D, for each key that is seen, (N + 1)/2 of a past in the mean. The recurrence
     of linear attention adds a key and reads the state, 4·H·M·(D + 1), or 4·H·M·D without a denominator; the delta rule
     reads it once more, 6·H·D²; a decay multiplies it once; random features are 2·D a feature of a query and of a key.
+    All but the queries' part is of the heads of keys and values.
     """
-    heads, width = attention.heads, attention.heads * attention.head_dim
+    heads, of_keys, width = attention.heads, attention.kv_heads, attention.heads * attention.head_dim
     if isinstance(attention, SoftmaxRoPEAttention):
         return round((6 if attention.rope == "pope" else 4) * width * _keys(attention, context))
     fading = 0 if attention.decay is None else 1
     if isinstance(attention, GatedDelta):
-        return (6 + fading) * width * attention.head_dim
+        return (2 * heads + (4 + fading) * of_keys) * attention.head_dim**2
     if isinstance(attention, LinearRoPEAttention):
         columns = attention.head_dim + (attention.denominator != "none")
         near = 0
@@ -104,7 +105,8 @@ def attention_flops(attention: RoPEAttention, context: int) -> int | None:
     else:
         return None
     features = attention.feature_map.count(attention.head_dim)
-    return near + _mapping(attention.feature_map, width) + (4 + fading) * heads * features * columns
+    mapped = _mapping(attention.feature_map, (heads + of_keys) * attention.head_dim)
+    return near + mapped + (2 * heads + (2 + fading) * of_keys) * features * columns
 
 
 def _keys(attention: SoftmaxRoPEAttention, context: int) -> float:
@@ -116,4 +118,4 @@ def _keys(attention: SoftmaxRoPEAttention, context: int) -> float:
 def _mapping(feature_map: nn.Module, width: int) -> int:
     assert isinstance(feature_map, FeatureMap)
     call = feature_map.formula()
-    return 0 if call is None or call.constant is None else 4 * width * call.constant.shape[0]
+    return 0 if call is None or call.constant is None else 2 * width * call.constant.shape[0]

@@ -160,7 +160,7 @@ def test_what_a_comparison_says_of_rope_is_nothing_where_there_is_none():
 def test_parameters_of_hybrids_and_of_wider_mlps_are_equal(dim, kind):
     config, shape, counts = Config(layers=4, dim=dim, heads=2), Shape(256, 64, kind, 2), {}
     bare = "softmax-none", "elu+1-rope-after@decay=fixed", "hybrid-3to1-rope", "hybrid-1to3"
-    settings = "", "@output_norm=yes@output_gate=yes", "@output_gate=sigmoid@local_conv=4"
+    settings = "", "@output_norm=yes@output_gate=yes", "@output_gate=sigmoid@local_conv=4", "@kv_heads=1"
     for name in (f"{base}{setting}" for base in bare for setting in settings):
         variant = get_variant(name)
         with torch.device("meta"):

@@ -15,7 +15,7 @@ from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
 from experiments.study import read_toml
 from experiments.train.chosen_objective import make_objective
-from experiments.train.costs import costs, state_numbers
+from experiments.train.costs import attention_flops, costs, state_numbers
 from experiments.train.models import Shape, build_model, check_parameters_match
 from experiments.variants import check_variants_differ, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
@@ -101,7 +101,9 @@ def test_a_setting_that_there_is_not_is_refused_with_its_task(tmp_path):
     [
         "softmax-rope", "elu+1-rope-after", "elu+1-rope-after@decay=gate@local_conv=4", "favor+-rope-before",
         "elu+1-none@short_conv=3", "taylor-none", "hedgehog-rope-after", "retention-none", "delta-none@decay=gate",
-        "favor+window-rope-before@decay=fixed", "softmax-rope@window=9",
+        "favor+window-rope-before@decay=fixed", "softmax-rope@window=9", "softmax-rope@kv_heads=1", "softmax-pope",
+        "elu+1-rope-after@kv_heads=1@decay=gate", "elu+1-none@decay=pair", "elu+1-rope-after@denominator=abs",
+        "delta-none@decay=channel", "delta-none@kv_heads=1",
     ],
 )  # fmt: skip
 def test_the_numbers_of_a_state_are_those_that_are_carried(name):
@@ -126,12 +128,19 @@ def test_flops_of_a_token():
         "elu+1-none@decay=fixed": 5 * 8 * 9,
         "favor+-rope-before": 4 * 6 * 9 + 2 * (2 * 6 * 8),
         "delta-none": 6 * 64,
+        "softmax-pope": 6 * 8 * 2,
+        "softmax-rope@window=2": 4 * 8 * 5 / 3,
     }
     for name, flops in expected.items():
         variant = get_variant(name)
         found = costs(variant, variant.config(config), Shape(256, 3)).flops
         extra = 2 * 8 * (name == "delta-none")  # the matrix of β
-        assert found == matrices + flops + extra, name
+        assert found == matrices + round(flops) + extra, name
+    for name, of_keys in (("elu+1-none@heads=2@decay=fixed", 2), ("elu+1-none@heads=2@decay=fixed@kv_heads=1", 1)):
+        with torch.device("meta"):
+            model = build_model(get_variant(name), get_variant(name).config(config), 0, Shape(256, 3))
+        (attention,) = (each for each in model.modules() if isinstance(each, RoPEAttention))
+        assert attention_flops(attention, 3) == (2 * 2 + 3 * of_keys) * 4 * 5
 
 
 def test_the_state_and_flops_of_a_hybrid_are_the_sums_over_its_layers_and_an_encoder_has_no_state():
