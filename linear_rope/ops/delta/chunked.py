@@ -62,8 +62,10 @@ def _chunk(
     beta = beta.unsqueeze(-1)
     overlap, weights, from_start, to_end = _products(q, k, log_decay)
     wanted = v if state is None else v - (k * from_start) @ state
-    learnt = torch.linalg.solve_triangular(overlap.tril(-1) * beta, wanted * beta, upper=False, unitriangular=True)
-    output = (weights.tril() if q.shape[2] > 1 else weights) @ learnt
+    if q.shape[2] > 1:  # for one token it would wake a team of threads, and of its matrix the diagonal is not read
+        overlap, weights = overlap.tril(-1), weights.tril()
+    learnt = torch.linalg.solve_triangular(overlap * beta, wanted * beta, upper=False, unitriangular=True)
+    output = weights @ learnt
     after = (k * to_end).mT @ learnt
     if state is not None:
         output = output + (q * from_start) @ state
