@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.commands.place import Place
 from experiments.commands.plan import Plan
@@ -55,7 +55,8 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
     console.print("measuring a training step of each variant (one layer, few sequences)")
     seconds_of = estimated_seconds(plan.variants, plan.config, objective, place.device)
     rates = comparison.learning_rates
-    table = Table("variant", "runs", "parameters", "position table", STATE, FLOPS, "tokens a run", "time a run")
+    heads = "runs", "parameters", "position table", STATE, FLOPS, "tokens a run", "time a run"
+    table = Table(Column("variant", overflow="fold"), *(head.replace(" ", "\n", 1) for head in heads))
     total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(plan.variants, comparison.variants, strict=True):
         own, seconds, count = plan.configs[variant.name], seconds_of[variant.name], len(comparison.seeds)
