@@ -44,24 +44,7 @@ def prepare(
     check_fraction("rope_fraction", turn.fraction, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
-    q_rotation = k_rotation = padding = None
-    if rope == "none" and angles is not None:
-        raise ValueError('angles were given, but rope is "none"; give rope="after" or "before", or no angles')
-    if rope != "none":
-        width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
-        if rope == "before":
-            _check_even(width, "the head dimension", rope, "head_dim")
-        else:
-            settable = "head_dim" if feature_map.num_features is None else "num_features"
-            _check_even(width, "the number of features", rope, settable)
-        if angles is not None:
-            q_rotation = k_rotation = _given_rotation(angles, call, width)
-        else:
-            magnitude = 1.0
-            if rope == "before" and turn.scaling is not None:  # queries and keys have one each
-                magnitude = math.sqrt(feature_map.score_scale(turn.scaling.magnitude**2))
-            at, turn = (positions, key_padding_mask), turn._replace(width=width)
-            q_rotation, k_rotation = rotations(q, k, *at, turn, call.dtype, magnitude)
+    padding, (q_rotation, k_rotation) = None, _rotations(call, key_padding_mask, positions, rope, turn, angles)
     check_decay(log_decay, q, k, feature_map)
     check_pair_denominator(pair_denominator, call.denominator, log_decay)
     v, denominator = without_abs(v, call.denominator)
@@ -90,6 +73,36 @@ def prepare(
         feature_map=feature_map,
         turns_inputs=rope == "before",
     )
+
+
+def _rotations(
+    call: Call,
+    key_padding_mask: Tensor | None,
+    positions: Positions | None,
+    rope: Rope,
+    turn: Turn,
+    angles: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Those of queries and keys, or of their features."""
+    q, feature_map = call.q, call.feature_map
+    assert feature_map is not None
+    if rope == "none":
+        if angles is not None:
+            raise ValueError('angles were given, but rope is "none"; give rope="after" or "before", or no angles')
+        return None, None
+    width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
+    if rope == "before":
+        _check_even(width, "the head dimension", rope, "head_dim")
+    else:
+        settable = "head_dim" if feature_map.num_features is None else "num_features"
+        _check_even(width, "the number of features", rope, settable)
+    if angles is not None:
+        rotation = _given_rotation(angles, call, width)
+        return rotation, rotation
+    magnitude = 1.0
+    if rope == "before" and turn.scaling is not None:  # queries and keys have one each
+        magnitude = math.sqrt(feature_map.score_scale(turn.scaling.magnitude**2))
+    return rotations(q, call.k, positions, key_padding_mask, turn._replace(width=width), call.dtype, magnitude)
 
 
 def _given_rotation(angles: Tensor, call: Call, width: int) -> Tensor:
