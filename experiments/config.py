@@ -91,7 +91,7 @@ class Config:
     examples: Natural = 0
     """labelled texts or translations to train on, a fair sample; 0: all"""
     initial_weights: str = "none"
-    """comparison of masked tokens whose encoders labelled texts begin with"""
+    """comparison whose masked encoders labelled texts begin with"""
     layers: Annotated[int, Meta(ge=1, le=10_000)] = 2
     """transformer blocks"""
     dim: Annotated[int, Meta(ge=1, le=2**17)] = 128
@@ -99,9 +99,9 @@ class Config:
     heads: Annotated[int, Meta(ge=1, le=2**16)] = 4
     """attention heads; divides dim"""
     kv_heads: Annotated[int, Meta(ge=0, le=2**16)] = 0
-    """heads of keys and values, each for as many query heads; divides heads; 0: as many as heads"""
+    """heads of keys and values, divides heads; 0: as many"""
     num_features: Annotated[int, Meta(ge=1, le=2**16)] = 64
-    """random features a head of FAVOR+, even (elu+1, relu: dim / heads)"""
+    """random features a head of FAVOR+, even"""
     context: Annotated[int, Meta(ge=2, le=2**24)] = 256
     """sequence length N in tokens"""
     packing: Literal["none", "documents"] = "none"
@@ -131,38 +131,38 @@ class Config:
     label_smoothing: Share = 0.0
     """what the loss of translations spreads over all tokens"""
     initial_std: Annotated[float, Meta(gt=0, le=10)] = 0.02
-    """standard deviation of matrices at first, if initial_spread is 0"""
+    """standard deviation of first matrices, if initial_spread is 0"""
     initial_spread: Annotated[float, Meta(ge=0, le=10)] = 0.0
-    """the same times √dim; 0.9 is 0.08 at a width of 128; 0: initial_std"""
+    """the same times √dim (0.9: 0.08 at 128); 0: initial_std"""
     redraw_every: Natural = 0
     """steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none", "abs"] = "unrotated"
-    """where RoPE rotates after the map; RoFormer eq. 19: unrotated; abs: max(|sum of the rotated weights|, 1)"""
+    """with RoPE after the map (eq. 19: unrotated); abs: max(|rotated|, 1)"""
     rope_base: Annotated[float, Meta(ge=100, le=1e6)] = 10000.0
-    """pair i of the rotated width turns by base^(−2i / width) a position"""
+    """θ_i = base^(−2i / rotated width)"""
     rope_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """share of the width that RoPE rotates; after the map, of its features"""
+    """share of the channels, or features, that RoPE rotates"""
     rope_phase: Literal["none", "learned"] = "none"
-    """a phase of each head and pair that is learned, of PoPE and of RoPE after the map"""
+    """phase of each head and pair"""
     decay: Literal["none", "fixed", "alibi", "retnet", "gate", "pair", "pair-fixed", "channel"] = "none"
-    """what a head keeps of the past at each token: all of it, a share of its own, or one that the token sets (gate); a
-    pair of linear attention's features, or of the delta rule's channels, one of these; channel: gates of the latter"""
+    """what is kept of the past at each token: all, the head's own share, or one that the token sets (gate); the same for
+    each pair of features; channel: for each channel of the delta rule"""
     pair_denominator: Literal["same", "head"] = "same"
-    """under decay=pair the denominator fades as the features do, or as the mean of their pairs"""
+    """with a decay of pairs it fades as they do, or as their mean"""
     beta_range: Literal["one", "two"] = "one"
-    """two: the delta rule's β is twice a sigmoid, and its state has negative eigenvalues"""
+    """two: twice the delta rule's β"""
     local_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
     """tokens in a learned sum of values, added to the output; 0: none"""
     short_conv: Annotated[int, Meta(ge=0, le=4096)] = 0
     """tokens in learned sums added to queries, keys and values; 0: none"""
     window: Annotated[int, Meta(ge=0, le=2**24)] = 0
-    """tokens that a token sees through softmax attention, the last ones; 0: all"""
+    """last tokens that softmax attention sees; 0: all"""
     qk_norm: Literal["no", "yes"] = "no"
-    """normalise queries and keys before map and rotation, with a learned gain of each head"""
+    """normalise queries and keys"""
     output_norm: Literal["no", "yes"] = "no"
-    """normalise each head's output, with a learned gain of each channel"""
+    """normalise each head's output"""
     output_gate: Literal["no", "yes", "sigmoid"] = "no"
-    """multiply the heads' output by SiLU (yes) or the sigmoid of a linear map of the token"""
+    """gate of the output; yes: SiLU"""
     log_every: Positive = 10
     """steps between training-loss records"""
     evaluate_every: Positive = 40

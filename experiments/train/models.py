@@ -95,14 +95,14 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -
 def _attention(variant: Variant, config: Config) -> dict[str, Any]:
     """What a model's configuration says of its attention."""
     is_map = variant.kernel in FEATURE_MAPS
-    is_ours = is_map or variant.kernel in ATTENTIONS
+    is_peer = variant.kernel == PEER
     known: Mapping[str, Any] = FEATURE_MAPS if is_map else ATTENTIONS
-    taken = signature(known[variant.kernel]).parameters if is_ours else {}
+    taken = {} if is_peer else signature(known[variant.kernel]).parameters
     settings = config.of_attention.items()
     return {
         **{name: x for name, x in settings if name not in OF_ROPE or not says_nothing(name, variant)},
         "heads": config.heads,
-        "attention": variant.kernel if is_ours and not is_map else "linear",
+        "attention": "linear" if is_map or is_peer else variant.kernel,
         "feature_map": variant.kernel if is_map else "favor+",
         "num_features": config.num_features if "num_features" in taken else None,
         "position": variant.position,

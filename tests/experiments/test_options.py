@@ -83,7 +83,7 @@ def test_what_trains_nothing_loads_nothing_heavy_and_the_help_of_run_is_two_scre
     said = python(f"main({words.split()}); print({heavy} & {{*sys.modules}})", COLUMNS="100")
     assert said.endswith("set()\n")
     if words == "run --help":
-        assert len(said.splitlines()) <= 111
+        assert len(said.splitlines()) <= 120  # two screens of 60
         assert all(f"│ {option} " in said for option in ("--preset", "--for", "--learning-rate", "--threads"))
         assert "over the last 40 % of the" in said, "no text is cut short"
 

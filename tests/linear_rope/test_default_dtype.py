@@ -16,7 +16,7 @@ from linear_rope.positions.decay import DECAYS
 from tests.linear_rope.attention.modules import SCORES
 from tests.linear_rope.tensors import FORMS, assert_identical, attended, random_qkv
 
-OF = {"softmax": {"rope-after", "selective-after"}, "linear": {"xpos", *SCORES}}
+OF = {"softmax": {"rope-after", "selective-after"}, "linear": {"xpos", "pope", *SCORES}}
 """positions that a kernel has not"""
 CONFIGS: list[dict[str, Any]] = [
     {"attention": attention, "position": position}

@@ -61,7 +61,7 @@ def test_every_implementation_gives_what_the_definition_does_in_float64(
     for rope, denominator in SETTINGS:
         options: dict[str, Any] = {"rope": rope, "denominator": denominator, "causal": causal}
         exact = dict(feature_map=phi, key_padding_mask=mask, implementation="reference")
-        at = slow_positions(LENGTH) if denominator == "rotated" else None
+        at = slow_positions(LENGTH) if denominator in ("rotated", "abs") else None
         expected = outputs_and_gradients([x.double() for x in qkv], positions=at, **exact, **options)
         options |= {"feature_map": copy.deepcopy(phi).to(device), "key_padding_mask": mask.to(device)}
         options |= {"positions": None if at is None else at.to(device)}
