@@ -145,8 +145,8 @@ class Config:
     rope_phase: Literal["none", "learned"] = "none"
     """phase of each head and pair"""
     decay: Literal["none", "fixed", "alibi", "retnet", "gate", "pair", "pair-fixed", "channel"] = "none"
-    """what is kept of the past at each token: all, the head's own share, or one that the token sets (gate); the same for
-    each pair of features; channel: for each channel of the delta rule"""
+    """what is kept of the past at each token: all, the head's own share, or one that the token sets (gate); the same
+    for each pair of features; channel: for each channel of the delta rule"""
     pair_denominator: Literal["same", "head"] = "same"
     """with a decay of pairs it fades as they do, or as their mean"""
     beta_range: Literal["one", "two"] = "one"
