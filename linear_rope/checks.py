@@ -14,16 +14,16 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def check_base(name: str, base: float) -> None:
     """Raises ValueError unless ``base``, of RoPE's angles, is a positive finite number."""
-    if not 0 < base < math.inf:
-        raise ValueError(f"{name} is {base}; give a positive finite number, such as 10000")
+    if not isinstance(base, (int, float)) or not 0 < base < math.inf:
+        raise ValueError(f"{name} is {base!r}; give a positive finite number, such as 10000")
 
 
 def check_fraction(name: str, fraction: float, *, rotates: bool = True) -> None:
     """Raises ValueError unless ``fraction``, of the width that RoPE rotates, is above 0 and at most 1, and 1 where
     nothing is rotated.
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"{name} is {fraction}; give more than 0, and at most 1, which rotates everything")
+    if not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
+        raise ValueError(f"{name} is {fraction!r}; give more than 0, and at most 1, which rotates everything")
     if fraction != 1 and not rotates:
         raise ValueError(f"{name} is {fraction}, but RoPE is not used; leave it out, or choose a RoPE")
 

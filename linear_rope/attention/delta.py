@@ -15,7 +15,7 @@ from linear_rope.ops.delta.chunked import delta_rule
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Rope, mapped
-from linear_rope.positions.decay import PAIR_DECAYS, Decay, GatedDecay, make_decay
+from linear_rope.positions.decay import Decay, GatedDecay, is_of_pairs, make_decay
 from linear_rope.precision import full_precision
 from linear_rope.states import savable
 
@@ -75,16 +75,24 @@ class GatedDelta(RoPEAttention):
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the delta rule goes from token to token; give causal=True")
-        of_pairs = decay in PAIR_DECAYS or (isinstance(decay, Decay) and decay.pairs is not None)
-        of_heads = "none" if of_pairs or decay == "channel" else decay
-        super().__init__(dim, heads, causal, of_heads, rope, ("after", "before", "none"), **shared)
-        if decay == "channel":
+        of_pairs = is_of_pairs(decay)
+        super().__init__(
+            dim,
+            heads,
+            causal,
+            "none" if of_pairs or decay == "channel" else decay,
+            rope,
+            ("after", "before", "none"),
+            **shared,
+        )
+        if decay == "channel" or (isinstance(decay, Decay) and decay.pairs == self.head_dim):
             if rope != "none":
                 raise ValueError(
-                    f'decay is "channel" and rope is "{rope}", but channels that fade by themselves cannot be turned '
+                    f'decay is {decay!r}, of channels, and rope is "{rope}", but channels that fade by themselves cannot be turned '
                     'as a pair; give rope="none", or decay="pair"'
                 )
-            self.decay = GatedDecay(dim, self.kv_heads, pairs=self.head_dim)
+            channels = GatedDecay(dim, self.kv_heads, pairs=self.head_dim) if decay == "channel" else decay
+            self.decay = make_decay(channels, dim, self.kv_heads, self.head_dim)
         elif of_pairs:
             self.decay = make_decay(decay, dim, self.kv_heads, None if self.head_dim % 2 else self.head_dim // 2)
         if rope == "after" and self.head_dim % 2:
@@ -129,6 +137,10 @@ class GatedDelta(RoPEAttention):
 
     def _attend(self, projected: Projected) -> Tensor:
         return self._sum(projected)[0]
+
+    def _check_state(self, x: Tensor, state: DeltaState) -> None:
+        super()._check_state(x, state)
+        self._check_equal("kv_heads", state.memory.shape[1], self.kv_heads)
 
     def _continue(self, projected: Projected, state: DeltaState | None) -> tuple[Tensor, dict[str, Any]]:
         y, memory = self._sum(projected, None if state is None else state.memory)

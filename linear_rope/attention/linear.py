@@ -19,7 +19,7 @@ from linear_rope.ops.linear.operator import attend, check_scale, has_step, step,
 from linear_rope.ops.linear.prepare import prepare
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import State, add_key, by_groups, of_heads, output_of_state, sum_keys
-from linear_rope.positions.decay import PAIR_DECAYS, Decay, make_decay
+from linear_rope.positions.decay import Decay, is_of_pairs, make_decay
 from linear_rope.positions.pope import with_phase
 from linear_rope.positions.rotary import rotation_at
 from linear_rope.precision import full_precision
@@ -115,7 +115,7 @@ class LinearRoPEAttention(RoPEAttention):
         **shared: Unpack[Shared],
     ) -> None:
         # Of pairs it is made when it is known how many there are.
-        of_pairs = decay in PAIR_DECAYS or (isinstance(decay, Decay) and decay.pairs is not None)
+        of_pairs = is_of_pairs(decay)
         of_heads = "none" if of_pairs else decay
         super().__init__(dim, heads, causal, of_heads, rope, ("after", "before", "none"), **shared)
         check_choice("denominator", denominator, get_args(Denominator))
@@ -189,6 +189,7 @@ class LinearRoPEAttention(RoPEAttention):
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
         super()._check_state(x, state)
+        self._check_equal("kv_heads", state.sums.memory.shape[1], self.kv_heads)
         has_key_sum = self.denominator not in ("none", "abs")
         self._check_same("denominator", self.denominator if has_key_sum else None, state.sums.key_sum)
         if state.sums.memory.shape[-1] != self.head_dim + (self.denominator == "abs"):

@@ -111,6 +111,9 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"dim {dim} is not divisible by heads {heads}; change one of them, or give head_dim")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}; give 0 or more and less than 1")
+        for name in ("qk_norm", "output_norm"):
+            if not isinstance(settings[name], bool):
+                raise ValueError(f"{name} is {settings[name]!r}; give True or False")
         check_base("rope_base", settings["rope_base"])
         self.dim = dim
         self.heads = heads
@@ -123,7 +126,7 @@ class RoPEAttention(nn.Module):
         self.rope_scaling = settings["rope_scaling"]
         self.rope_fraction = settings["rope_fraction"]
         self.kv_heads = groups = heads if settings["kv_heads"] is None else settings["kv_heads"]
-        if not isinstance(groups, int) or groups < 1 or heads % groups:
+        if type(groups) is not int or groups < 1 or heads % groups:
             raise ValueError(f"kv_heads is {groups!r}; give a number that divides heads {heads}, or None for as many")
         width, of_keys = heads * self.head_dim, groups * self.head_dim
         bias = settings["bias"]
@@ -150,11 +153,9 @@ class RoPEAttention(nn.Module):
         if rope in ("before", "xpos") and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
 
-    def _after_heads(self, output_norm: Any, output_gate: Any, *, bias: bool) -> None:
+    def _after_heads(self, output_norm: bool, output_gate: Any, *, bias: bool) -> None:
         """What each head's output goes through before the last projection."""
-        if not isinstance(output_norm, bool):
-            raise ValueError(f"output_norm is {output_norm!r}; give True or False")
-        if output_gate is not False and output_gate not in GATES:
+        if not isinstance(output_gate, (bool, str)) or output_gate not in (False, *GATES):
             raise ValueError(f'output_gate is {output_gate!r}; give False, True or "silu", or "sigmoid"')
         normed = output_norm or self.norms_outputs
         self.output_norm = OutputNorm(self.head_dim, learned=output_norm) if normed else None
@@ -165,10 +166,8 @@ class RoPEAttention(nn.Module):
         """What the output of the heads is multiplied by, (B, N, dim) → (B, N, H·D)."""
         return None if self.gate is None else GATES[self.output_gate](self.gate(x))
 
-    def _normalise(self, qk_norm: Any, gain: float = 1.0) -> None:
+    def _normalise(self, qk_norm: bool, gain: float = 1.0) -> None:
         """Normalise each head's queries and keys, if ``qk_norm``, with gains that begin at ``gain``."""
-        if not isinstance(qk_norm, bool):
-            raise ValueError(f"qk_norm is {qk_norm!r}; give True or False")
         if qk_norm:
             self.query_norm, self.key_norm = HeadNorm(self.heads, gain), HeadNorm(self.kv_heads, gain)
 
@@ -489,6 +488,15 @@ class RoPEAttention(nn.Module):
         """Raises ValueError if the attention has ``part`` and the state kept nothing of one, or the other way round."""
         if (part is None) != (kept is None):
             raise ValueError(f"state is that of an attention with another {name}; give one that prefill gave here")
+
+    @staticmethod
+    def _check_equal(name: str, came: object, wanted: object) -> None:
+        """Raises ValueError if the state was made with another value of what the attention has as ``wanted``."""
+        if came != wanted:
+            raise ValueError(
+                f"state is that of an attention with another {name}: {came}, and here it is {wanted}; give one that "
+                "prefill gave here"
+            )
 
     def _check_causal(self, method: str) -> None:
         if not self.causal:

@@ -32,6 +32,10 @@ ATTENTIONS: Registry[type[nn.Module]] = Registry(
 )
 
 
+POSITIONAL = ("rope", "alibi", "rope_angles", "score_positions")
+"""settings that positions are made of"""
+
+
 def make_attention(
     name: str, dim: int, heads: int, *, causal: bool, needed: Collection[str] = (), **settings: Any
 ) -> nn.Module:
@@ -46,8 +50,9 @@ def make_attention(
     known = taken(kernel, settings)
     for setting in needed:
         if setting not in known:
+            other = "give another position" if setting in POSITIONAL else "leave it out"
             raise ValueError(
                 f"{setting} is {settings[setting]!r}, but the attention {name!r} ({kernel.__name__}) takes no "
-                f"{setting}; give another position, or another attention"
+                f"{setting}; {other}, or give another attention"
             )
     return kernel(dim, heads, causal=causal, **known)

@@ -23,7 +23,7 @@ from linear_rope.positions.xpos import scaled_by_distance
 from linear_rope.precision import full_precision
 from linear_rope.small_calls import cosine_and_sine
 from linear_rope.states import savable
-from linear_rope.tracing import has_tangent
+from linear_rope.tracing import has_tangent, is_watched
 
 
 @savable()
@@ -244,6 +244,11 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def _check_state(self, x: Tensor, state: KeyValueCache) -> None:
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.faded)
+        self._check_equal("kv_heads", state.k.shape[1], self.kv_heads)
+        self._check_equal("rope", state.k.shape[-1], self.head_dim * (2 if self.rope == "pope" else 1))
+        keys, is_seen = state.k.shape[2], state.position.device.type == "cpu" and not is_watched()
+        if is_seen and (self.window is None or self.window > keys) and bool((state.position > keys).any()):
+            self._check_equal("window", keys, self.window)
 
     def _continue(self, projected: Projected, state: KeyValueCache | None) -> tuple[Tensor, dict[str, Any]]:
         q, k = self._rotate(projected)

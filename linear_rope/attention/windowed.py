@@ -154,6 +154,8 @@ class WindowedFavor(RoPEAttention):
     def _check_state(self, x: Tensor, state: WindowState) -> None:
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.log_decay)
+        self._check_equal("kv_heads", state.k.shape[1], self.kv_heads)
+        self._check_equal("window", state.k.shape[2], self.window)
 
     def _continue(self, projected: Projected, state: WindowState | None) -> tuple[Tensor, dict[str, Any]]:
         batch, _, length, _ = projected.q.shape

@@ -124,6 +124,11 @@ PAIR_DECAYS: dict[str, Callable[[int, int, int], Decay]] = {
 "pair" the token adds to that"""
 
 
+def is_of_pairs(decay: str | Decay) -> bool:
+    """Whether pairs of features fade by themselves."""
+    return decay.pairs is not None if isinstance(decay, Decay) else decay in [*PAIR_DECAYS]
+
+
 def make_decay(decay: str | Decay, dim: int, heads: int, pairs: int | None = None) -> Decay | None:
     """The decay of a name, or the one given; None for "none". ``heads`` are those of keys and values.
 

@@ -36,7 +36,8 @@ def rope_frequencies(
     """The angle per position of every pair, θ_i = base^(−2i/width) (section 3.2.2 of the paper).
 
     With a ``fraction`` (GPT-NeoX: Black et al. 2022, arXiv 2204.06745) the even number nearest to that share of
-    ``width``, at least 2, takes its place, and the pairs behind so many channels have the angle 0.
+    ``width``, of two the multiple of 4, and at least 2, takes its place; the pairs behind so many channels have the
+    angle 0.
 
     Returns:
         (width / 2,) float64, radians per position. (float32 on devices without float64.)

@@ -89,6 +89,12 @@ def after_prefill(first: str, second: str) -> Tensor:
     return other.step(X[:, :1], one.prefill(X)[1])[0]
 
 
+def after_state(kind: Any, other: dict[str, Any], own: dict[str, Any]) -> Tensor:
+    """A piece after the state of an attention with other settings."""
+    one, module = (kind(16, 4, causal=True, **options) for options in (other, own))
+    return module.prefill(X, state=one.prefill(X)[1])[0]
+
+
 def softmax(**options: Any) -> SoftmaxRoPEAttention:
     return SoftmaxRoPEAttention(16, 2, **options)
 
@@ -133,8 +139,14 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(log_decay=torch.zeros(1, 2, 5, 4)), ["log_decay", "(1, 2, 5, 4)", "(1, 2, 5, 3)", "pairs"]),
         (lambda: attend(pair_denominator="mean"), ["pair_denominator", "'mean'", "'same'", "'head'"]),
         *(
-            (lambda options=options: attend(pair_denominator="head", **options), ["pair_denominator", "unrotated"])
-            for options in ({}, {"log_decay": torch.zeros(1, 2, 5, 3), "denominator": "rotated"})
+            (
+                lambda options=options: attend(pair_denominator="head", **options),
+                ["pair_denominator", "unrotated", f"log_decay of {of}"],
+            )
+            for options, of in (
+                ({}, "heads"),
+                ({"log_decay": torch.zeros(1, 2, 5, 3), "denominator": "rotated"}, "pairs"),
+            )
         ),
         *(
             (lambda kind=kind: kind(16, 2, decay="pair", causal=True), ["decay", "'pair'", "linear attention"])
@@ -209,9 +221,35 @@ def model(**options: Any) -> CausalLM:
             (lambda pair=pair: after_prefill(*pair), ["state", "another denominator"])
             for pair in itertools.permutations(("unrotated", "none", "abs"), 2)
         ),
+        *(
+            (lambda kind=kind, pair=pair: after_state(kind, *pair), ["state", "another kv_heads", "here it is"])
+            for kind in (LinearRoPEAttention, Retention, GatedDelta, SoftmaxRoPEAttention, WindowedFavor)
+            for pair in itertools.permutations(({}, {"kv_heads": 2}, {"kv_heads": 1}), 2)
+        ),
+        *(
+            (lambda kind=kind, pair=pair: after_state(kind, *pair), ["state", f"another {name}", "here it is"])
+            for kind, name, pair in (
+                (SoftmaxRoPEAttention, "rope", ({"rope": "pope"}, {})),
+                (SoftmaxRoPEAttention, "rope", ({}, {"rope": "pope"})),
+                (SoftmaxRoPEAttention, "window", ({"window": 3}, {})),
+                (SoftmaxRoPEAttention, "window", ({"window": 3}, {"window": 4})),
+                (WindowedFavor, "window", ({"window": 3}, {"window": 4})),
+            )
+        ),
+        (lambda: attend(rope_fraction="0.5"), ["rope_fraction is '0.5'", "at most 1"]),
+        (lambda: attend(rope_fraction=None), ["rope_fraction is None"]),
+        *(
+            (lambda kind=kind: kind(16, 2, decay=[], causal=True), ["decay is []", "'gate'"])
+            for kind in (LinearRoPEAttention, Retention, GatedDelta, SoftmaxRoPEAttention, WindowedFavor)
+        ),
+        *((lambda x=x: GatedDelta(16, 2, qk_norm=x), [f"qk_norm is {x!r}", "True or False"]) for x in ("yes", 1)),
+        (
+            lambda: GatedDelta(16, 4, decay=GatedDecay(16, 4, pairs=4)),
+            ["decay is GatedDecay", "of channels", 'decay="pair"'],
+        ),
         (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
         (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),
-        (lambda: GatedDelta(16, 2, decay="channel"), ['decay is "channel"', 'rope="none"', 'decay="pair"']),
+        (lambda: GatedDelta(16, 2, decay="channel"), ["decay is 'channel'", 'rope="none"', 'decay="pair"']),
         (lambda: GatedDelta(15, 3, rope="none", decay="pair"), ["decay is 'pair'", "even number"]),
         (lambda: linear(decay="channel"), ["decay is 'channel'", "delta rule's"]),
         *((lambda w=w: softmax(window=w, causal=True), [f"window is {w}", "1 or more"]) for w in (0, 2.5)),
@@ -305,6 +343,10 @@ CALLS: list[tuple[dict[str, Any], Callable[[Any], Any], list[str]]] = [
             ({"kv_heads": 1, "decay": GatedDecay(16, 2)}, ["decay", "2 heads", "has 1", "kv_heads"]),
             ({"output_norm": "yes"}, ["output_norm", "'yes'", "True"]),
             ({"output_gate": "tanh"}, ["output_gate", "'tanh'", "silu", "sigmoid"]),
+            ({"kv_heads": True}, ["kv_heads is True", "divides heads 2"]),
+            *(({"output_gate": x}, [f"output_gate is {x}", "silu"]) for x in ([], {}, 1)),
+            ({"rope_fraction": "1", "rope": "before"}, ["rope_fraction is '1'", "at most 1"]),
+            ({"rope_base": "1"}, ["rope_base is '1'", "positive"]),
             ({"qk_norm": "no"}, ["qk_norm", "'no'", "True"]),
         )
     ),

@@ -198,10 +198,12 @@ def check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor, feature_map: Fea
 def check_pair_denominator(pair_denominator: str, denominator: str, log_decay: Tensor | None) -> None:
     """Raises ValueError where it means nothing."""
     check_choice("pair_denominator", pair_denominator, ("same", "head"))
-    if pair_denominator == "head" and (denominator != "unrotated" or log_decay is None or log_decay.dim() != 4):
+    of_heads = log_decay is None or log_decay.dim() != 4
+    if pair_denominator == "head" and (denominator != "unrotated" or of_heads):
         raise ValueError(
             'pair_denominator is "head", which is how the unrotated denominator fades below decays of pairs; '
-            f'give them, and denominator="unrotated", which is {denominator!r}, or pair_denominator="same"'
+            f"denominator is {denominator!r} and log_decay of {'heads' if of_heads else 'pairs'}; give log_decay of pairs "
+            'and denominator="unrotated", or pair_denominator="same"'
         )
 
 

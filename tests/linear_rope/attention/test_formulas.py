@@ -256,6 +256,13 @@ def test_the_gated_delta_rule_is_its_formula(rope: str, decay: str, beta_range: 
     same = GatedDelta(DIM, HEADS, rope="none", decay="none", qk_norm=True).double()
     same.load_state_dict(module.state_dict(), strict=True)
     assert_identical(same(x), module(x))
+    # A decay of channels can be one's own.
+    own, named = (
+        GatedDelta(DIM, HEADS, rope="none", decay=decay).double()
+        for decay in (GatedDecay(DIM, HEADS, pairs=D), "channel")
+    )
+    own.load_state_dict(named.state_dict(), strict=True)
+    assert_identical(own(x), named(x))
 
 
 class Resets(Decay):
