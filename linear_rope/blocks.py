@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from linear_rope.attention.registry import ATTENTIONS, make_attention
 from linear_rope.checks import check_padding_mask, check_weights_are_known
-from linear_rope.model_config import ADDITIONS, ModelConfig
+from linear_rope.model_config import ADDITIONS, AttentionSettings, ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.registry import InAttention, find_position
@@ -30,6 +30,7 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
 
     Random features differ from layer to layer and depend on nothing else.
     """
+    own = config.pattern[layer % config.layers % len(config.pattern)] if config.pattern else AttentionSettings()
     config = config.of_layer(layer % config.layers)
     encoding, taken = find_position(config.position), signature(ATTENTIONS[config.attention]).parameters
     settings: dict[str, Any] = {}
@@ -47,13 +48,15 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
         settings["score_positions"] = encoding(**given(encoding, sizes | {"causal": causal}))
     plain = {name: getattr(ModelConfig, name) for name in ADDITIONS}
     settings |= {name: getattr(config, name) for name, value in plain.items() if getattr(config, name) != value}
+    told = [name for name in ("feature_map", "num_features", "redraw_every") if getattr(own, name) is not None]
+    told += ["denominator"] * (config.denominator != ModelConfig.denominator)
     # A kernel that took no notice of its positions would be another model than was asked for.
     return make_attention(
         config.attention,
         config.dim,
         config.heads,
         causal=causal,
-        needed=settings,
+        needed=[*settings, *told],
         **{
             "rope": "none",
             "alibi": False,

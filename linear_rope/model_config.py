@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from linear_rope.attention.registry import ATTENTIONS
-from linear_rope.checks import check_choice
+from linear_rope.checks import check_choice, check_fraction
 from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator
 from linear_rope.positions.decay import DECAYS, PAIR_DECAYS
@@ -141,6 +141,7 @@ class ModelConfig:
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         ATTENTIONS[self.attention], FEATURE_MAPS[self.feature_map]  # or they raise ValueError
+        check_choice("decay", self.decay, ("none", *DECAYS, *PAIR_DECAYS, "channel"))
         if self.pattern:
             self._check_pattern()
             return
@@ -150,7 +151,6 @@ class ModelConfig:
             raise ValueError(
                 f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
             )
-        check_choice("decay", self.decay, ("none", *DECAYS, *PAIR_DECAYS, "channel"))
         if sets(self.position, "decay") and self.decay != "none":
             raise ValueError(
                 f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'
@@ -167,7 +167,9 @@ class ModelConfig:
             raise ValueError(f"pattern is {self.pattern!r}; give a tuple of AttentionSettings")
         # Each is checked as a model of its own.
         positions = {each.position for each in map(self.of_layer, range(len(self.pattern)))}
-        check_scaling(self.rope_scaling, rotates=any(sets(each, "rope") for each in positions))
+        rotates = any(sets(each, "rope") for each in positions)
+        check_scaling(self.rope_scaling, rotates=rotates)
+        check_fraction("rope_fraction", self.rope_fraction, rotates=rotates)
         outside = {each if is_outside_attention(each) else "none" for each in positions}
         if len(outside) > 1:
             raise ValueError(

@@ -103,10 +103,10 @@ def _attention(variant: Variant, config: Config) -> dict[str, Any]:
         **{name: x for name, x in settings if name not in OF_ROPE or not says_nothing(name, variant)},
         "heads": config.heads,
         "attention": "linear" if is_map or is_peer else variant.kernel,
-        "feature_map": variant.kernel if is_map else "favor+",
+        **({"feature_map": variant.kernel} if is_map else {}),
         "num_features": config.num_features if "num_features" in taken else None,
         "position": variant.position,
-        "denominator": config.denominator,
+        **({"denominator": config.denominator} if is_map or "denominator" in taken else {}),
         "redraw_every": config.redraw_every or None if "redraw_every" in taken else None,
     }
 

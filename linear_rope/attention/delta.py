@@ -88,8 +88,8 @@ class GatedDelta(RoPEAttention):
         if decay == "channel" or (isinstance(decay, Decay) and decay.pairs == self.head_dim):
             if rope != "none":
                 raise ValueError(
-                    f'decay is {decay!r}, of channels, and rope is "{rope}", but channels that fade by themselves cannot be turned '
-                    'as a pair; give rope="none", or decay="pair"'
+                    f'decay is {decay!r}, of channels, and rope is "{rope}", but channels that fade by '
+                    'themselves cannot be turned as a pair; give rope="none", or decay="pair"'
                 )
             channels = GatedDecay(dim, self.kv_heads, pairs=self.head_dim) if decay == "channel" else decay
             self.decay = make_decay(channels, dim, self.kv_heads, self.head_dim)

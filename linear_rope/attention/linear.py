@@ -131,6 +131,12 @@ class LinearRoPEAttention(RoPEAttention):
                     f"make it with head_dim={self.head_dim}"
                 )
             check_weights_are_known(feature_map)
+            weights = (*feature_map.parameters(), *feature_map.buffers())
+            if self.kv_heads < heads and any(each.shape[-3:-2] == (heads,) for each in weights):
+                raise ValueError(
+                    f"kv_heads is {self.kv_heads}, but feature_map has weights of each of {heads} heads, and the "
+                    "heads of a group share their keys; give a map of no heads, or kv_heads=None"
+                )
             self.feature_map = feature_map
         else:
             self.feature_map = make_feature_map(

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,17 @@ X, TOKENS, ANGLES = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64),
 class WithoutAnAxis(FeatureMap):
     def features(self, x: Tensor) -> Features:
         return Features(x.exp(), x.sum(-1))
+
+
+class OfHeads(FeatureMap):
+    """With weights of each head."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, 8, 8))
+
+    def features(self, x: Tensor) -> Features:
+        return Features((x @ self.weight).relu(), None)
 
 
 class Own(Decay):
@@ -199,6 +211,24 @@ def model(**options: Any) -> CausalLM:
         (lambda: pattern("floater", "sinusoidal"), ["pattern", "floater, sinusoidal", "one for all layers"]),
         (lambda: ModelConfig(pattern=(SOFTMAX,)), ["rope-after", "softmax attention has no feature map"]),
         (lambda: pattern("none", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
+        (lambda: pattern("none", rope_fraction=0.5), ["rope_fraction is 0.5", "leave it out"]),
+        (lambda: pattern("none", "rope-after", rope_fraction=5.0), ["rope_fraction is 5.0", "at most 1"]),
+        (lambda: ModelConfig(decay="x", pattern=(AttentionSettings(decay="gate"),)), ["decay is 'x'", "'gate'"]),
+        *(
+            (
+                lambda name=name: model(attention=name, position="none", denominator="abs"),
+                ["denominator is 'abs'", name, "leave it out, or give another attention"],
+            )
+            for name in ("softmax", "delta", "retention", "favor+window")
+        ),
+        *(
+            (
+                lambda own=own: model(position="none", pattern=(replace(SOFTMAX, **own),)),
+                [*own, "'softmax'", "leave it out, or give another attention"],
+            )
+            for own in ({"feature_map": "relu"}, {"num_features": 8}, {"redraw_every": 3}, {"denominator": "abs"})
+        ),
+        (lambda: linear(feature_map=OfHeads(2), kv_heads=1), ["kv_heads is 1", "feature_map", "kv_heads=None"]),
         (lambda: FavorPlus(0), ["head_dim", "0"]),
         (lambda: FavorPlus(8, hyperbolic=True, paired=True), ["hyperbolic", "paired", "one of them"]),
         *(

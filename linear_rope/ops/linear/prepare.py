@@ -202,8 +202,8 @@ def check_pair_denominator(pair_denominator: str, denominator: str, log_decay: T
     if pair_denominator == "head" and (denominator != "unrotated" or of_heads):
         raise ValueError(
             'pair_denominator is "head", which is how the unrotated denominator fades below decays of pairs; '
-            f"denominator is {denominator!r} and log_decay of {'heads' if of_heads else 'pairs'}; give log_decay of pairs "
-            'and denominator="unrotated", or pair_denominator="same"'
+            f"denominator is {denominator!r} and log_decay of {'heads' if of_heads else 'pairs'}; give log_decay of "
+            'pairs and denominator="unrotated", or pair_denominator="same"'
         )
 
 
