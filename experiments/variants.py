@@ -74,7 +74,9 @@ class Variant:
                 f"--variants: {self.name} is a pattern of {count} layers, and layers is {own.layers}; give --layers "
                 f"{count} or a multiple of it, or @layers={count} behind the name"
             )
-        return own
+        # The layers of a hybrid have the others in their names, those that take them.
+        of_all = {name: x for name, x in self.settings.items() if name in OF_MODEL}
+        return replace(config, **of_all) if self.pattern else own
 
 
 NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
@@ -110,6 +112,11 @@ NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (
         ("denominator",),
         lambda v: v.kernel in WITHOUT_MAP,
         "{0.kernel} has no denominator, so the setting says nothing; leave it out",
+    ),
+    (
+        ("pair_denominator",),
+        lambda v: v.kernel in (*WITHOUT_MAP, *NOT_AFTER),
+        "{0.kernel} has no denominator that pairs fade in, so {1} says nothing; leave it out",
     ),
     (
         ("denominator",),
@@ -334,9 +341,11 @@ def check_variants_differ(variants: Iterable[Variant], config: Config) -> None:
     Settings in another order, a number written in another way, and a setting that says what the configuration says
     anyway make another name of the same variant.
     """
-    names: dict[tuple[str, str, Config], str] = {}
+    names: dict[tuple[str, str, tuple[str, ...], Config], str] = {}
     for variant in variants:
-        first = names.setdefault((variant.kernel, variant.position, variant.config(config)), variant.name)
+        first = names.setdefault(
+            (variant.kernel, variant.position, variant.pattern, variant.config(config)), variant.name
+        )
         if first != variant.name:
             raise ValueError(
                 f"--variants: {first} and {variant.name} are the same variant here; leave one of them out, or give "

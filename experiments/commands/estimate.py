@@ -52,10 +52,13 @@ def _kernel(device: torch.device) -> str:
 
 def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: Objective, place: Place) -> None:
     print_head(console, comparison, objective.corpus, place)
-    console.print("measuring a training step of each variant (one layer, few sequences)")
+    console.print("measuring a training step of each variant (one layer or pattern, few sequences)")
     seconds_of = estimated_seconds(plan.variants, plan.config, objective, place.device)
     rates = comparison.learning_rates
-    heads = "runs", "parameters", "position table", STATE, FLOPS, "tokens a run", "time a run"
+    has_tables = any(described.position_parameters for described in comparison.variants)
+    heads = "runs", "parameters", *["position table"] * has_tables, STATE, FLOPS, "tokens a run", "time a run"
+    if not console.is_terminal:  # a pipe or file has no edge, and names are whole there
+        console.width = 120 + max(len(variant.name) for variant in plan.variants)
     table = Table(Column("variant", overflow="fold"), *(head.replace(" ", "\n", 1) for head in heads))
     total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(plan.variants, comparison.variants, strict=True):
@@ -66,7 +69,8 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
             trials, count = trials + tried, count + tried - comparison.rate_seeds
         read, costs = own.steps * own.tokens_per_step, costs_in_words(described.state, described.flops)
         total, runs, tokens = total + count * seconds, runs + count, tokens + count * read
-        sizes = f"{described.parameters:,}", f"{described.position_parameters:,}", *costs, f"{read:,}"
+        tables = [f"{described.position_parameters:,}"] * has_tables
+        sizes = f"{described.parameters:,}", *tables, *costs, f"{read:,}"
         table.add_row(variant.name, str(count), *sizes, duration(seconds))
     console.print(table)
     if trials:
@@ -86,10 +90,11 @@ def estimated_seconds(
     variants: Iterable[Variant], config: Config, objective: Objective, device: torch.device
 ) -> dict[str, float]:
     """Seconds of a run of each variant, by name, from trial steps now; with another learning rate it is as fast."""
-    measured, found = dict[tuple[str, str, Config], float](), dict[str, float]()
+    measured, found = dict[tuple[str, str, tuple[str, ...], Config], float](), dict[str, float]()
     for variant in variants:
         own = variant.config(config)
-        alike = (variant.kernel, variant.position, dataclasses.replace(own, learning_rate=config.learning_rate))
+        one_rate = dataclasses.replace(own, learning_rate=config.learning_rate)
+        alike = (variant.kernel, variant.position, variant.pattern, one_rate)
         if alike not in measured:
             measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
         found[variant.name] = measured[alike]

@@ -18,6 +18,7 @@ from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.attention.windowed import WindowedFavor
 from linear_rope.features.base import FeatureMap
+from linear_rope.heads import Classifier
 
 
 class Costs(NamedTuple):
@@ -44,6 +45,8 @@ def costs_of(model: nn.Module, context: int) -> Costs:
     carrying = [each for name, each in attentions.items() if each.causal or name.endswith("cross_attention")]
     # Each weight of a matrix is used once a token; the embedding is the output projection.
     matrices = sum(weights.numel() for weights in model.parameters() if weights.dim() > 1) - tables
+    if isinstance(model, Classifier):  # which has no output projection
+        matrices -= model.encoder.embedding.tokens.weight.numel()
     state = _sum(state_numbers(each, context) for each in carrying)
     own = _sum(attention_flops(each, context) for each in attentions.values())
     return Costs(total - tables, state, None if own is None else 2 * matrices + own)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from experiments.config import OF_ATTENTION, Config
-from experiments.variants import OF_MODEL, OF_ROPE, PEER, Variant, get_variant, says_nothing
+from experiments.variants import OF_ROPE, PEER, Variant, get_variant, says_nothing
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import Block, MakeAttention, attention_of_layer
 from linear_rope.features.registry import FEATURE_MAPS
@@ -87,7 +87,13 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -
         **({"heads": config.heads} if variant.pattern else _attention(variant, config)),
     )
     if attention is None:
-        model_config = replace(model_config, mlp_width=mlp_width(model_config, objective.kind, objective.outputs))
+        width = mlp_width(model_config, objective.kind, objective.outputs)
+        if width is not None and width < 1:
+            raise ValueError(
+                f"--variants: {variant.name} adds more parameters than a block's MLP has at dim {config.dim}, which "
+                "gives them; leave a setting of it out, or give more --heads"
+            )
+        model_config = replace(model_config, mlp_width=width)
     model = objective.model(model_config, attention)
     return model.double() if config.precision == "float64" else model
 
@@ -113,19 +119,18 @@ def _attention(variant: Variant, config: Config) -> dict[str, Any]:
 
 def _layers(variant: Variant, config: Config) -> Iterator[dict[str, Any]]:
     """The same of each layer of a hybrid's pattern, whose own settings are in the names of its layers."""
-    without = {name: getattr(Config, name) for name in variant.settings if name not in OF_MODEL}
     for layer in map(get_variant, variant.pattern):
-        yield _attention(layer, layer.config(replace(config, **without)))
+        yield _attention(layer, layer.config(config))
 
 
 @cache
 def mlp_width(config: ModelConfig, kind: Kind = "next", outputs: int = 0) -> int | None:
     """An MLP that gives and takes what settings change by over 1 % of a block's parameters, in the mean over blocks.
 
-    They are compared with those of the same attentions without settings and positions. The tables of positions are not
+    They are compared with those of softmax attention without settings and positions. The tables of positions are not
     counted: they are what such a variant is compared for.
     """
-    plain = config.without(*ADDITIONS)
+    plain = replace(config.without(*ADDITIONS), attention="softmax", denominator="unrotated", pattern=())
     shape = Shape(config.vocab_size, config.max_length, kind, outputs)
     with torch.device("meta"):
         model, without = shape.model(config, None), shape.model(plain, None)

@@ -160,6 +160,7 @@ def test_what_a_comparison_says_of_rope_is_nothing_where_there_is_none():
 def test_parameters_of_hybrids_and_of_wider_mlps_are_equal(dim, kind):
     config, shape, counts = Config(layers=4, dim=dim, heads=2), Shape(256, 64, kind, 2), {}
     bare = "softmax-none", "elu+1-rope-after@decay=fixed", "hybrid-3to1-rope", "hybrid-1to3"
+    bare += ("delta-selective-after",) if kind == "next" else ()
     settings = "", "@output_norm=yes@output_gate=yes", "@output_gate=sigmoid@local_conv=4", "@kv_heads=1"
     for name in (f"{base}{setting}" for base in bare for setting in settings):
         variant = get_variant(name)
@@ -257,6 +258,10 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("elu+1-rope-after@denominator=../out", "denominator is '../out'; choose from unrotated, rotated, none, abs"),
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
+        *(
+            (f"{name}@pair_denominator=head", "has no denominator that pairs fade in, so pair_denominator says nothing")
+            for name in ("softmax-rope", "delta-none", "retention-none", "favor+window-none")
+        ),
         ("retention-rope-after@denominator=abs", "retention has no denominator, so the setting says nothing; leave it"),
         *((f"performer-pytorch@{n}", f"performer-pytorch has no {n.partition('=')[0]}; leave it out") for n in NORMS),
         ("softmax-none@rope_fraction=0.5", "the position none does not turn by RoPE's angles, so rope_fraction says"),
@@ -301,6 +306,10 @@ def test_two_names_of_the_same_variant_are_refused(names):
 
 
 def test_a_hybrid_s_layers_are_the_variants_of_its_pattern_with_its_settings_where_they_are_taken():
+    paired = get_variant("hybrid-3to1-rope@decay=pair@pair_denominator=head")
+    given = dataclasses.replace(SMOKE, layers=4, decay="gate")
+    *_, softmax = build_model(paired, paired.config(given), 0, BYTES).blocks
+    assert softmax.attention.decay is not None  # that of the comparison
     gated = get_variant("hybrid-3to1-rope@decay=gate@qk_norm=yes@denominator=none@dim=64")
     linear = "elu+1-rope-after@decay=gate@qk_norm=yes@denominator=none"
     assert gated.pattern == (linear, linear, linear, "softmax-rope@qk_norm=yes")

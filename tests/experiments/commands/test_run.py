@@ -186,8 +186,11 @@ def test_dry_run_prints_the_plan_and_what_computes_linear_attention_and_writes_n
 ):
     if switch:
         monkeypatch.setenv("LINEAR_ROPE_NATIVE", switch)
-    assert quick_run(tmp_path / "planned", "--dry-run", "--seeds", "3", "--variants", "softmax-none,elu+1-none") == 0
+    name = "elu+1-none@decay=pair-fixed@pair_denominator=head@output_gate=sigmoid"
+    assert quick_run(tmp_path / "planned", "--dry-run", "--seeds", "3", "--variants", f"softmax-none,{name}") == 0
     output = capsys.readouterr().out
+    assert f" {name} " in output
+    assert "position" not in output  # there are no tables
     assert f"native kernel: {kernels()['native']}\n" in output
     assert "6 runs, 6,144 tokens" in output  # 2 variants x 3 seeds x 4 steps x 4 sequences x 64 tokens
     assert "estimated time" in output
