@@ -52,7 +52,8 @@ def split(log_decay: Tensor, dtype: torch.dtype) -> PairDecays:
 
 def of_features(exponent: Tensor, features: int) -> Tensor:
     """exp of what pairs have, (..., P) → (..., M): the same for the features of a pair; P may be 1."""
-    return exponent.exp().repeat_interleave(features // exponent.shape[-1], -1)
+    of_pair = exponent.exp().unsqueeze(-1)  # repeat_interleave fails in ONNX
+    return of_pair.expand(*exponent.shape, features // exponent.shape[-1]).flatten(-2)
 
 
 class Faded(NamedTuple):

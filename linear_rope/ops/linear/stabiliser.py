@@ -144,8 +144,9 @@ def pair_factors(factors: ChunkFactors, decay: Tensor, features: int) -> ChunkFa
         assert factor is not None
         return (factor.unsqueeze(1) * exponent.exp()).flatten(0, 1)
 
+    shares = factors.pairs.unsqueeze(1) * inside.flatten(0, 1).exp()
     return ChunkFactors(
-        pairs=(factors.pairs.unsqueeze(1) * inside.flatten(0, 1).exp()).squeeze(1),
+        pairs=shares if pairs > 1 else shares[:, 0],  # ONNX's squeeze takes axes of length 1 alone
         query=of_positions(factors.query, each.cumsum(-1)),
         key=of_positions(factors.key, inside[..., -1, :]),
         carry=of_states(factors.carry, between.roll(1, -2)),

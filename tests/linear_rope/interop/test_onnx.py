@@ -40,6 +40,7 @@ SLOW = [
     causal("favor+paired", rope="before", decay="fixed", bias=True),
     causal("elu+1", denominator="none", qk_norm=True, short_conv=3, local_conv=3),
     causal("elu+1", rope_angles="selective"),
+    causal("elu+1", decay="pair", pair_denominator="head", kv_heads=1),
     LinearRoPEAttention(DIM, HEADS, feature_map="favor+"),
     SoftmaxRoPEAttention(DIM, HEADS, causal=True, decay="gate"),
 ]
