@@ -125,18 +125,7 @@ class LinearRoPEAttention(RoPEAttention):
                 raise ValueError(
                     "num_features and redraw_every belong to the feature map; set them on the FeatureMap that is given"
                 )
-            if feature_map.head_dim not in (None, self.head_dim):
-                raise ValueError(
-                    f"feature_map was made for head_dim {feature_map.head_dim}, but the heads have {self.head_dim}; "
-                    f"make it with head_dim={self.head_dim}"
-                )
-            check_weights_are_known(feature_map)
-            weights = (*feature_map.parameters(), *feature_map.buffers())
-            if self.kv_heads < heads and any(each.shape[-3:-2] == (heads,) for each in weights):
-                raise ValueError(
-                    f"kv_heads is {self.kv_heads}, but feature_map has weights of each of {heads} heads, and the "
-                    "heads of a group share their keys; give a map of no heads, or kv_heads=None"
-                )
+            self._check_map(feature_map)
             self.feature_map = feature_map
         else:
             self.feature_map = make_feature_map(
@@ -161,6 +150,21 @@ class LinearRoPEAttention(RoPEAttention):
         self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
         self._learn_phase(rope_phase, features // 2, "after")
         self._rotate_by(shared.get("rope_angles", "fixed"), features if rope == "after" else self.head_dim)
+
+    def _check_map(self, feature_map: FeatureMap) -> None:
+        """Raises ValueError unless a map that is given fits the heads."""
+        if feature_map.head_dim not in (None, self.head_dim):
+            raise ValueError(
+                f"feature_map was made for head_dim {feature_map.head_dim}, but the heads have {self.head_dim}; "
+                f"make it with head_dim={self.head_dim}"
+            )
+        check_weights_are_known(feature_map)
+        weights = (*feature_map.parameters(), *feature_map.buffers())
+        if self.kv_heads < self.heads and any(each.shape[-3:-2] == (self.heads,) for each in weights):
+            raise ValueError(
+                f"kv_heads is {self.kv_heads}, but feature_map has weights of each of {self.heads} heads, and the "
+                "heads of a group share their keys; give a map of no heads, or kv_heads=None"
+            )
 
     def _begin(self) -> None:
         self.feature_map.maybe_redraw()
