@@ -54,8 +54,12 @@ def from_fla(
             "SimpleGatedLinearAttention" ("identity" for None there, "relu" or "silu"), with values as wide as keys, as
             many heads of them, and no convolutions.
         state: its state dict; float32 or float64.
-        num_heads, feature_map, do_feature_map_norm, gate_fn, norm_eps, gate_logit_normalizer: its arguments, which the
-            state does not tell of.
+        num_heads: its argument, as are those that follow; the state does not tell of them.
+        feature_map: as above.
+        do_feature_map_norm: whether it divides by the sum of the weights.
+        gate_fn: "swish" or "sigmoid", where it has a gate.
+        norm_eps: of the norm of its output.
+        gate_logit_normalizer: what the logarithm of its decay is divided by.
 
     Raises:
         ValueError: another layer, or what this library has not; the message says which.
