@@ -59,10 +59,10 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
         assert_near(y, module(x), ROUNDING)
 
 
-MODELS: list[Any] = [{"feature_map": "elu+1", "short_conv": 3}]
+MODELS: list[Any] = [{"attention": "softmax", "position": "learned", "max_length": 400}]
 SLOW_MODELS = [
+    {"feature_map": "elu+1", "short_conv": 3},
     {"feature_map": "favor+", "decay": "gate", "layers": 2},
-    {"attention": "softmax", "position": "learned", "max_length": 400},
     {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
     {"attention": "retention"},
 ]
