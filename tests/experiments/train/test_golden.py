@@ -95,8 +95,13 @@ QUICK = {
     "elu+1-rope-after@decay=gate@local_conv=4",
     *STUDIES["convergence"].variants,
 }
-ALIKE = ({"softmax-rope", "softmax-xpos"}, {"softmax-t5", "softmax-huang"})
-"""Two tolerances apart: over 70 positions xPos decays little, and few of the distances were seen often."""
+ALIKE = (
+    {"softmax-rope", "softmax-xpos"},
+    {"softmax-t5", "softmax-huang"},
+    {"hedgehog-none", "hedgehog-rope-before"},
+)
+"""Two tolerances apart: over 70 positions xPos decays little, few of the distances were seen often, and what Hedgehog
+rotates before its map hardly shows while its features are nearly even."""
 
 
 def made_text() -> bytes:
