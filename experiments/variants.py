@@ -74,9 +74,15 @@ class Variant:
                 f"--variants: {self.name} is a pattern of {count} layers, and layers is {own.layers}; give --layers "
                 f"{count} or a multiple of it, or @layers={count} behind the name"
             )
-        # The layers of a hybrid have the others in their names, those that take them.
-        of_all = {name: x for name, x in self.settings.items() if name in OF_MODEL}
-        return replace(config, **of_all) if self.pattern else own
+        return replace(config, **of_all_layers(self.settings, self.pattern))
+
+
+def of_all_layers(settings: Mapping[str, Any], pattern: Collection[str]) -> dict[str, Any]:
+    """The settings of a variant that its model's configuration has.
+
+    The layers of a hybrid have the others in their names, those that take them.
+    """
+    return {name: value for name, value in settings.items() if name in OF_MODEL or not pattern}
 
 
 NOTHING: tuple[tuple[Collection[str], Callable[[Variant], bool], str], ...] = (

@@ -114,7 +114,7 @@ class _Trainer:
             options.data_file,
             self.objective.corpus.sha256,
             self.place.device.type,
-            {variant.name: variant.settings for variant in what.variants},
+            {variant.name: variant.of_all_layers for variant in what.variants},
             nproc=options.nproc,
             shard=options.shard,
             plugins=self.plugins,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from experiments.records.files import visible
+from experiments.variants import of_all_layers
 
 Natural = Annotated[int, Meta(ge=0, le=2**62)]
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
@@ -76,6 +77,11 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
             raise ValueError(f"name is {name!r}, which is no path inside the comparison's directory")
         if len(name.encode()) > 200:  # it is the name of a directory
             raise ValueError(f"name is {name[:60]!r}..., which is longer than 200 bytes")
+
+    @property
+    def of_all_layers(self) -> dict[str, Any]:
+        """Those of its settings that the configuration of its runs has."""
+        return of_all_layers(self.settings, self.pattern)
 
 
 class DataRecord(Struct, kw_only=True, omit_defaults=True):

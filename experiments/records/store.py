@@ -165,7 +165,7 @@ def with_baseline(comparison: Comparison, name: str | None) -> Comparison:
 
 def check_runs(root: Path, comparison: Comparison) -> None:
     """Raises ValueError if a run was made with something else: copied from another comparison, or edited."""
-    settings = {variant.name: comparison.config | variant.settings for variant in comparison.variants}
+    settings = {variant.name: comparison.config | variant.of_all_layers for variant in comparison.variants}
     for run in comparison.runs:
         made_with, directory, name = run_config(root, *run), run_directory(root, *run), "{}/seed{}".format(*run)
         if made_with is not None:

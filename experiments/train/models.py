@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from experiments.config import OF_ATTENTION, Config
-from experiments.variants import OF_MODEL, OF_ROPE, PEER, Variant, get_variant, says_nothing
+from experiments.variants import OF_ROPE, PEER, Variant, get_variant, says_nothing
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import Block, MakeAttention, attention_of_layer
 from linear_rope.features.registry import FEATURE_MAPS
@@ -119,9 +119,6 @@ def _attention(variant: Variant, config: Config) -> dict[str, Any]:
 
 def _layers(variant: Variant, config: Config) -> Iterator[dict[str, Any]]:
     """The same of each layer of a hybrid's pattern, whose own settings are in the names of its layers."""
-    # A run's record has them for all layers; those that do not name them have them not.
-    own = {name: x for name, x in variant.settings.items() if name not in OF_MODEL and getattr(config, name) == x}
-    config = replace(config, **{name: getattr(Config, name) for name in own})
     for layer in map(get_variant, variant.pattern):
         yield _attention(layer, layer.config(config))
 

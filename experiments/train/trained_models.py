@@ -1,7 +1,6 @@
 """The trained models of a comparison, for measurements on them."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,9 @@ def packed_weights(root: Path, variant: str) -> Path:
 
 def untrained_model(comparison: Comparison, variant: str, seed: int, objective: Shape) -> Any:
     """The model of a run as it begins."""
-    (settings,) = (each.settings for each in comparison.variants if each.name == variant)
-    config = replace(Config(**comparison.config), **settings)
-    return build_model(get_variant(variant), config, seed, objective.of(settings))
+    (record,) = (each for each in comparison.variants if each.name == variant)
+    config = Config(**comparison.config | record.of_all_layers)
+    return build_model(get_variant(variant), config, seed, objective.of(record.settings))
 
 
 def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, objective: Shape) -> Any:

@@ -19,6 +19,7 @@ from experiments.comparison import TrainedRun
 from experiments.records.record import write_record
 from linear_rope import CausalLM
 from linear_rope.interop.settings import shape_of
+from tests.made_up import quick
 
 PROJECT = Path(__file__).parents[2]
 SCRIPT = """
@@ -100,6 +101,19 @@ def test_the_same_call_repeats_nothing(made, capsys):
     options = {"evaluate_every": 2, "log_every": 1, "checkpoint_every": 2, "steps": 4, "seeds": 2}
     compare("softmax-rope,elu+1-rope-after", preset="smoke", out=made, **options)
     assert "4 of 4 runs are done already" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_hybrid_is_trained_continued_and_loaded_with_the_settings_of_its_layers(tmp_path, capsys):
+    name, out = "hybrid-3to1-rope@decay=pair@pair_denominator=head", str(tmp_path / "hybrid")
+    words = ["run", "convergence", "--preset", "smoke", "--variants", name, "--seeds", "1", "--layers", "4"]
+    with quick():
+        for _ in range(2):
+            assert main([*words, "--steps", "2", "--data", "stdlib", "--out", out]) == 0
+    assert "1 of 1 runs are done already" in capsys.readouterr().out
+    *linear, softmax = load(out).run(name).model().blocks
+    assert all(block.attention.pair_denominator == "head" for block in linear)
+    assert softmax.attention.decay is None
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def measure_costs(root: Path, comparison: Comparison, objective: Classification)
     of_each = {
         variant.name: (
             variant.name,
-            replace(config, **variant.settings),
+            replace(config, **variant.of_all_layers),
             Shape(objective.vocabulary, comparison.context_of(variant), objective.kind, objective.outputs),
             device,
         )
