@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.checks import check_choice, check_fraction
@@ -131,6 +131,11 @@ class ModelConfig:
     """what the attention of layer l has otherwise than the model, pattern[l % len(pattern)]: a hybrid, as of linear and
     softmax attention by turns (MiniMax-01, arXiv 2501.08313). What positions add to embeddings, or to every block's
     input, is one for all layers"""
+
+    @classmethod
+    def recommended(cls, **settings: Any) -> Self:
+        """A model whose attention is :meth:`LinearRoPEAttention.recommended`; ``settings`` are fields of the class."""
+        return cls(**{"feature_map": "elu+1", "decay": "fixed"} | settings)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):

@@ -1,6 +1,6 @@
 """The linear attention module: projections around :func:`linear_rope.linear_attention`, and decoding."""
 
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Self, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class LinearAttentionState(NamedTuple):
 
 class LinearRoPEAttention(RoPEAttention):
     """Multi-head linear attention with rotary positions after the feature map (RoFormer, arXiv 2104.09864, eq. 19).
+
+    The defaults are the Performer of that equation. For language models and encoders :meth:`recommended` is better.
 
     Args:
         dim: width of the inputs and outputs.
@@ -150,6 +152,14 @@ class LinearRoPEAttention(RoPEAttention):
         self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
         self._learn_phase(rope_phase, features // 2, "after")
         self._rotate_by(shared.get("rope_angles", "fixed"), features if rope == "after" else self.head_dim)
+
+    @classmethod
+    def recommended(cls, dim: int, heads: int, causal: bool = True, **settings: Any) -> Self:
+        """What README's table recommends where nothing else is known: elu+1, RoPE after its map, and a fixed decay.
+
+        ``settings`` are other arguments of the class.
+        """
+        return cls(dim, heads, causal=causal, **{"feature_map": "elu+1", "decay": "fixed"} | settings)
 
     def _check_map(self, feature_map: FeatureMap) -> None:
         """Raises ValueError unless a map that is given fits the heads."""

@@ -10,7 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import AttentionSettings, CausalLM, Encoder, EncoderDecoder, ModelConfig, NTKAware
+from linear_rope import (
+    AttentionSettings,
+    CausalLM,
+    Encoder,
+    EncoderDecoder,
+    LinearRoPEAttention,
+    ModelConfig,
+    NTKAware,
+)
 from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.model import DecoderState
 from linear_rope.model_config import ADDITIONS
@@ -107,6 +115,19 @@ def test_layers_follow_the_pattern_over_and_over_in_every_stack_and_take_its_sta
     assert_identical(*(each(random_tokens(1, 9), random_tokens(1, 5)) for each in (model, other)))
     with pytest.raises(RuntimeError, match="local"):
         other.load_state_dict(EncoderDecoder(replace(hybrid, pattern=(FADING,))).state_dict())
+
+
+def test_what_is_recommended_is_the_same_in_a_model_and_alone() -> None:
+    attention = LinearRoPEAttention.recommended(16, 2, qk_norm=True)
+    model = CausalLM(ModelConfig.recommended(vocab_size=50, dim=16, heads=2, layers=1, qk_norm=True))
+    attention.load_state_dict(model.blocks[0].attention.state_dict())
+    x = torch.randn(2, 9, 16)
+    assert_identical(attention(x), model.blocks[0].attention(x))
+    plain = LinearRoPEAttention(16, 2, feature_map="elu+1", rope="after", decay="fixed", qk_norm=True)
+    plain.load_state_dict(attention.state_dict())
+    both_sides = LinearRoPEAttention.recommended(16, 2, causal=False, qk_norm=True)
+    both_sides.load_state_dict(attention.state_dict())
+    assert_identical(both_sides(x), plain(x))
 
 
 def test_every_addition_to_an_attention_can_be_one_layer_s() -> None:
