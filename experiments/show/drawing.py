@@ -13,6 +13,8 @@ from experiments.show.style import MUTED, kernel_style, label, legend_label, loo
 
 LETTERS = 11
 """of an axis' name in an inch"""
+LETTERS_OF_A_ROW = 60
+"""of a name beside a row of dots, which goes on in a second line"""
 OWN_LOOK = ("variant", "encoding", "without_length")
 """columns by which a line looks as its variant does, also in other figures"""
 DOTTED, DASHED = (0, (1, 2)), (0, (4, 2))
@@ -65,7 +67,7 @@ class Drawing:
         """The name of a line, or of a row of dots; and how many of its runs failed."""
         if self.figure.line != "variant":
             return legend_label(str(value))
-        told = label(self.names.get(value, str(value)), 60)
+        told = fill(label(self.names.get(value, str(value)), 2 * LETTERS_OF_A_ROW), LETTERS_OF_A_ROW)
         return f"{told}\n({self.rows.failures[value]})" if value in self.rows.failures else told
 
     def wrapped(self, text: str, inches: float) -> str:
@@ -78,7 +80,7 @@ class Drawing:
         if "kernel" in values and "variant" not in values:  # competitors, which nobody trained
             first = values.drop_duplicates(line)[[line, "kernel", "position"]].to_numpy()
             return {value: kernel_style(kernel, position) for value, kernel, position in first}
-        if line in OWN_LOOK:
+        if line in OWN_LOOK or (line == "pair" and self.figure.kind == "dots"):  # of a pair the first variant's
             first = values.drop_duplicates(line)[[line, "variant"]].to_numpy()
             return {
                 value: variant_style(self.rows.variants[name])

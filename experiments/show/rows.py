@@ -241,10 +241,15 @@ def named_settings(variant: VariantRecord) -> dict[str, str]:
 
 
 def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
-    """What distinguishes a variant in its panel, such as "redrawn every 100 steps"."""
+    """What distinguishes a variant in its panel, such as "redrawn every 100 steps".
+
+    Of many settings those that it names; of up to three also what the others vary, such as "never redrawn".
+    """
     varied = dict.fromkeys(key for other in comparison.variants for key in named_settings(other))
     own = named_settings(variant)
-    values = {key: own.get(key, str(comparison.config[key])) for key in varied}
+    if len(varied) > 3 and not own:
+        return "nothing set"
+    values = own if len(varied) > 3 else {key: own.get(key, str(comparison.config[key])) for key in varied}
     if "num_features" in values and not base_name(variant).startswith("favor"):
         # Maps that draw nothing have as many features as a head has channels, paired twice as many.
         values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"

@@ -8,8 +8,8 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Annotation, Text
 
 from experiments.show.draw import draw
-from experiments.show.keys import Figure, Quantity
-from experiments.show.style import style
+from experiments.show.keys import Figure, Pair, Quantity
+from experiments.show.style import style, variant_style
 from experiments.studies.registry import STUDIES
 from tests.experiments.show.rows import picture_of, rows_of
 
@@ -77,6 +77,18 @@ def test_rows_of_dots_say_what_failed_and_what_is_the_baseline(made_up):
     assert "softmax-rope\n(1 of 3 failed)" in names
     assert [text.get_text() for text in figure.axes[0].texts] == ["no finished seed"]
     assert len(names) == 5
+
+
+def test_a_difference_of_two_variants_looks_as_the_first_of_them_does(made_up):
+    names = "softmax-none", "elu+1-rope-after"
+    differences = [Pair(name=name, a=name, b="elu+1-rope-after@decay=fixed") for name in names]
+    keys = {"stem": "changes", "kind": "dots", "quantity": "change", "line": "pair"} | WORDS
+    change = Quantity(label="change", where={"metric": "test_{metric}"}, pairs=differences)
+    with style():
+        (axes,) = draw(Figure(**keys), {"change": change}, made_up).axes
+    looks = [variant_style(made_up.variants[name]) for name in names]
+    drawn = [(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() in "ov"]
+    assert drawn == [(look["color"], look["marker"]) for look in looks]
 
 
 def floor(name, value, **other):

@@ -92,6 +92,15 @@ def test_a_field_that_there_is_not_is_an_error_that_says_what_would_do(said):
             {"redraw_every": 0},
             ["never redrawn", "redrawn every 100 steps"],
         ),
+        (
+            [
+                "softmax-rope",
+                "elu+1-rope-after@rope_base=500",
+                "elu+1-rope-after@decay=pair@denominator=none@qk_norm=yes",
+            ],
+            {},
+            ["nothing set", "base 500", "gate of each pair, no denominator, normalised queries and keys"],
+        ),
     ],
 )
 def test_what_tells_variants_apart_is_said(names, config, said):
