@@ -139,6 +139,28 @@ def test_nothing_sticks_out_at_the_side_and_pictures_keep_their_proportions(over
         assert all(shown == pytest.approx(natural, rel=0.02) for shown, natural in sizes)
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_table_is_sorted_by_a_column_and_filtered_by_words(report, read, width):
+    page = read(report, viewport={"width": width, "height": 800})
+    rows, head = page.locator("#table tbody tr"), page.locator("#table th").nth(1)
+
+    def names():
+        return [row.split("\n")[0] for row in rows.all_inner_texts() if row]
+
+    def values():
+        return [float(cell.split()[0]) for cell in page.locator("#table td:nth-child(2)").all_inner_texts()]
+
+    as_written = names()
+    page.locator("#table select").select_option(index=2)
+    assert values() == sorted(values())
+    page.locator("#table button").click() if width < 800 else head.click()
+    assert values() == sorted(values(), reverse=True)
+    assert head.get_attribute("aria-sort") == "descending"
+    page.locator("#table select").select_option(index=0)
+    page.locator("#table input").fill("softmax")
+    assert names() == [name for name in as_written if "softmax" in name] != as_written
+
+
 def test_lines_and_axes_are_switched_and_hovering_shows_a_line_s_values(report, read):
     page = read(report)
     before = drawing(page)

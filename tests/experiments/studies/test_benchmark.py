@@ -10,8 +10,9 @@ from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.studies import tables
-from experiments.studies.benchmark import definition, measure
+from experiments.studies.benchmark import definition, measure, overview
 from experiments.studies.benchmark.definition import read_benchmark
+from experiments.studies.length.measure import LOSSES
 from experiments.studies.registry import STUDIES
 from experiments.study import read_toml
 from experiments.train.chosen_objective import make_objective
@@ -225,3 +226,43 @@ def test_the_table_and_the_figures(make_comparison, tmp_path):
     assert shown.loc[("softmax-rope", 4)].tolist() == ["2", "100.0%", "50.0%"]
     assert shown.loc[(variants[1], 16)].tolist() == ["2", "90.0%", "40.0%"]
     assert shown.columns.tolist() == ["n", "32", "64"]
+
+
+def test_variants_stand_side_by_side_over_the_tasks(make_comparison, tmp_path):
+    other, floor = "elu+1-none", {"name": "6-gram", "metric": "bits_per_byte", "value": 2.55, "split": "test"}
+    names = f"softmax-rope,{other},elu+1-rope-after"
+    made = {"experiment": "benchmark", "fates": {("elu+1-rope-after", 0): ("failed", "stopped")}}
+    short = make_comparison(tmp_path / "short", names, name="windows-256", **made)
+    long = make_comparison(tmp_path / "long", names, name="language", floors=[floor | {"steps": 100}], **made)
+    rates = make_comparison(tmp_path / "rates", names, name="language-rates", **made)
+    write(
+        LOSSES, long, [("softmax-rope", 0, "as trained", 64, first, first + 31, 2 + first / 12.8) for first in (0, 32)]
+    )
+    shown = overview.texts([rates, short, long]).set_index("variant").T
+    assert [*shown.index] == [
+        *("language: 6,400 bytes", "language: minus softmax-rope", "language: positions 32 to 63"),
+        *("numbers of the state", "MFLOPs a token", "windows-256: 6,400 bytes", "windows-256: minus softmax-rope"),
+    ]
+    assert [*shown] == ["floor: 6-gram", other, "softmax-rope", "elu+1-rope-after"]
+    assert [*shown[other].iloc[:2]] == ["3.182 [3.157, 3.206]", "-0.097 [-0.097, -0.097]"]
+    assert [*shown["softmax-rope"].iloc[1:3]] == ["-", "4.500"]
+    assert [*shown["elu+1-rope-after"].iloc[:3]] == ["3.477", "+0.194", "-"]  # of two seeds: one failed
+    assert [*shown["floor: 6-gram"]] == ["2.550", *("-",) * 6]
+
+
+def test_accuracies_stand_side_by_side_with_those_of_longer_sequences(make_comparison, tmp_path):
+    variants, objective = ["softmax-rope", "elu+1-none"], {"name": "answers", "metric": "accuracy", "unit": "share"}
+    objective |= {"better": "higher", "vocabulary": 256}
+    made = {"experiment": "benchmark", "objective": objective, "loss": lambda variant, seed, step: len(variant) / 20 - 0.5}
+    root = make_comparison(tmp_path / "recall", ",".join(variants), 1, name="recall-2k", **made)
+    rows = [
+        (name, 0, pairs, factor, 1 / (factor * pairs)) for name in variants for pairs in (4, 16) for factor in (1, 2)
+    ]
+    write(measure.LONGER, root, rows)
+    shown = overview.sequences([root]).set_index("variant")
+    assert shown.to_dict("index") == {
+        "softmax-rope": {"recall-2k": "60.0%", "recall-2k: 64 tokens": "3.1%"},
+        "elu+1-none": {"recall-2k": "50.0%", "recall-2k: 64 tokens": "3.1%"},
+    }
+    assert [*shown.index] == variants
+    assert overview.texts([root]) is None
