@@ -146,6 +146,20 @@ def claims(
     return 0
 
 
+@app.command
+def release(*, out: Path, results: Path = Path("results"), plugin: Plugins = ()) -> int:
+    """Write what was measured for others: all runs as one table, the trained models, a citation, and a report as a PDF.
+
+    Args:
+        out: directory to make
+        results: directory of packed results, in a checkout
+    """
+    say_that_it_loads("release")
+    from experiments.commands.release import release as write
+
+    return write(results, out)
+
+
 @app.command(name="list")
 def list_all(*, sizes: Flag = False, plugin: Plugins = ()) -> int:
     """List studies, variants, presets and data sets.

@@ -1,0 +1,199 @@
+"""The report of a release: prose and mathematics in a Typst template, every number from the records."""
+
+import csv
+import json
+import re
+import shutil
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from math import nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from experiments.config import Config
+from experiments.judge.difference import LOSS_MARGIN
+from experiments.judge.statistics import SMALLEST_SAMPLE, estimate, with_interval
+from experiments.records.files import read_file
+from experiments.records.record import read_comparison, run_status
+from experiments.report import render
+from experiments.show.entries import entries_of
+from experiments.show.rows import read_rows
+from experiments.show.words import answer, in_words, listed, setting
+from experiments.studies.benchmark.definition import FOLDER, NAME, Task, read_benchmark
+from experiments.studies.length.measure import by_length
+from experiments.studies.recipe.factorial import losses as losses_by_recipe
+from experiments.studies.recipe.factorial import test_losses
+from experiments.studies.registry import STUDIES
+from experiments.studies.tokens.budgets import best_floors, table
+from experiments.study import read_toml
+
+TEMPLATES = Path(render.__file__).parent / "templates" / "release"
+BASELINE, NOTHING = "softmax-rope", "–"
+LANGUAGE = f"benchmark/{NAME}/language"
+FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "budgets": (LANGUAGE, {"like": "by-budget", "panel": "", "line": "variant", "names": "ends", "size": [4.6, 3]}),
+    "curves": (
+        "convergence",
+        {"like": "validation", "only": "experiments.studies.convergence.overview:variants", "panel": "", "y_from": 0.1}
+        | {"spread": "band", "names": "values", "size": [5.6, 2.8]},
+    ),
+    "forgetting": (
+        "reference/forgetting",
+        {"like": "final-loss", "order": "value", "baseline": BASELINE, "group": ""},
+    ),
+    "tokens": ("reference/tokens", {"like": "by-budget", "columns": 4, "size": [1.9, 2.4]}),
+}
+"""by name, the comparison and what is drawn of it"""
+TOLD = re.compile(r'#(?:told|answer|about)\("([^"]+)"\)')
+"""where the template tells what a comparison answers, or is about"""
+
+
+def report_pdf(results: Path, facts: dict[str, Any]) -> bytes:
+    """The report as a PDF; ``facts`` are those of the release. Equal records give equal bytes.
+
+    Raises ValueError if a record that it needs is not there.
+    """
+    import typst
+
+    created = date.fromisoformat(facts["date"])
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        shutil.copytree(TEMPLATES, folder, dirs_exist_ok=True)
+        for name in FIGURES:
+            _save_figure(results, name, folder)
+        shown = re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", json.dumps(report_data(results, facts)))
+        (folder / "data.json").write_text(shown, encoding="utf-8")
+        made: bytes = typst.compile(
+            folder / "report.typ", ignore_system_fonts=True, timestamp=(created - date(1970, 1, 1)).days * 86400
+        )
+    return made
+
+
+def report_data(results: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """What the template shows besides figures: numbers as texts, ready to be printed."""
+    claims, statements = _rows(results / "claims.csv"), _rows(TEMPLATES / "statements.csv")
+    asked = {(row["comparison"], row["claim"]) for row in statements}
+    roots = TOLD.findall((TEMPLATES / "report.typ").read_text(encoding="utf-8"))
+    told = {name: facts[name] for name in ("benchmark", "software", "commit", "date")}
+    told |= {name: f"{facts[name]:,}" for name in ("done", "failed", "rows")}
+    return told | {
+        "comparisons": len(facts["comparisons"]),
+        "answers": {root: _answer(results / root) for root in roots},
+        "language": _language(results / LANGUAGE),
+        "factorial": _factorial(sorted((results / "recipe").glob("recipe-*"))),
+        "tasks": [_task(results / "benchmark" / NAME, *each) for each in read_benchmark().tasks.items()],
+        "rule": read_toml(FOLDER / NAME / "claims.toml")["rule"],
+        "verdicts": Counter(row["verdict"] for row in claims),
+        "claims": [_claim(row) for row in claims if (row["comparison"], row["claim"]) in asked],
+        "published": [_beside(results, row) for row in _rows(TEMPLATES / "published.csv")],
+    }
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(read_file(path, "take it from the repository").decode().splitlines()))
+
+
+def _save_figure(results: Path, name: str, folder: Path) -> None:
+    """Draw what ``FIGURES`` says, as figures/NAME.svg."""
+    place, entry = FIGURES[name]
+    root = results / place
+    study = replace(STUDIES[read_comparison(root).study], figures=({"stem": name, **entry},), tables=())
+    entries_of(read_rows(root, study), folder)
+
+
+def _answer(root: Path) -> dict[str, str]:
+    """What a comparison answers, and what it was measured on."""
+    record = read_comparison(root)
+    study = STUDIES[record.study]
+    measured = setting(record, study.measured).partition(";")[0].rstrip(".")
+    recipe = f"; {recipe_of(record.config)}" if record.variants else ""
+    return {"answer": answer(read_rows(root, study)), "setting": f"{measured}{recipe}"}
+
+
+def recipe_of(config: dict[str, Any]) -> str:
+    """Older records lack settings that were added later, with what they had as the default."""
+    default = Config()
+    optimizer, schedule, spread, std = (
+        config.get(name, getattr(default, name)) for name in ("optimizer", "schedule", "initial_spread", "initial_std")
+    )
+    return f"{optimizer}, {schedule}, {f'spread {spread:g}' if spread else f'std {std:g}'}"
+
+
+def _language(root: Path) -> dict[str, Any]:
+    """The benchmark's language models: a row for each variant, then the best floor at each budget."""
+    record = read_comparison(root)
+    by_seed: Any = test_losses(root, record)
+    losses: Any = table(read_rows(root, STUDIES[record.study]))
+    losses = losses.set_index("variant").drop(columns="ten times as much")
+    budgets, context = [name for name in losses if name != "n"], record.config["context"]
+    longer: Any = by_length(root).pivot_table(index="variant", columns="length", values="value")
+    lengths = [length for length in longer if length > context]
+    keeping = longer.index[longer[lengths[-1]] - longer[context] < LOSS_MARGIN]
+    rows, none = list[list[str]](), pd.Series(dtype=float)
+    for variant in record.variants:
+        name = variant.name
+        minus = estimate([*(by_seed.get(name, none) - by_seed.get(BASELINE, none)).dropna()])
+        rows.append(
+            [
+                in_words(variant),
+                losses.loc[name, "n"],
+                f"{variant.settings.get('learning_rate', record.config['learning_rate']):g}",
+                *(losses.loc[name, budget].partition(" [")[0] for budget in budgets),
+                *(f"{longer[length].get(name, nan):.3f}".replace("nan", NOTHING) for length in lengths),
+                with_interval(minus.mean, minus.low, minus.high, "+.3f") if name != BASELINE and minus.n else NOTHING,
+            ]
+        )
+    floors = best_floors(root).sort_values("tokens")["value"]
+    below = [each for each in record.variants if by_seed.get(each.name, none).mean() < floors.iloc[-1]]
+    numbers = {"longest": lengths[-1], "parameters": record.variants[0].parameters, **record.config}
+    numbers |= {"windows": record.evaluated_windows["test"], "margin": LOSS_MARGIN, "bytes": record.data[0].bytes}
+    return {
+        "head": ["variant", "seeds", "rate", *budgets, *(f"{length:,}" for length in lengths), "minus softmax, RoPE"],
+        "rows": rows,
+        "floor": ["best n-gram", "", "", *(f"{value:.3f}" for value in floors), *[""] * (len(lengths) + 1)],
+        "few": str(sum(int(n) < SMALLEST_SAMPLE for n in losses["n"])),
+        "below_floor": listed(map(in_words, below)),
+        "keeping": listed(in_words(each) for each in record.variants if each.name in keeping),
+        "numbers": {name: f"{value:,}" if isinstance(value, int) else str(value) for name, value in numbers.items()},
+        "sha256": record.data[0].sha256,
+    }
+
+
+def _factorial(roots: list[Path]) -> dict[str, Any]:
+    """The losses of the study of recipes, without their learning rates."""
+    found = losses_by_recipe(roots)
+    assert found is not None
+    words = {each.name: in_words(each) for root in roots for each in read_comparison(root).variants}
+    shown = found.drop(columns="data").astype(str).map(lambda cell: cell.partition(" (")[0])
+    return {"head": [words.get(name, name) for name in map(str, shown)], "rows": shown.to_numpy().tolist()}
+
+
+def _task(benchmark: Path, name: str, task: Task) -> dict[str, str]:
+    """How many runs of a task of the benchmark are done; of rates beside the best there are two for each variant."""
+    planned = len(task.variants + task.more) * task.seeds * (2 if task.neighbours_of else 1)
+    root = benchmark / name
+    runs = read_comparison(root).runs if (root / "comparison.json").exists() else ()
+    done = sum(run_status(root, *run).state == "done" for run in runs)
+    return {"name": name, "done": str(done), "planned": str(planned)}
+
+
+def _claim(row: dict[str, str]) -> dict[str, str]:
+    mean, low, high = (float(row[name] or "nan") for name in ("mean", "low", "high"))
+    measured = with_interval(mean, low, high, "+.3f" if "minus" in row["quantity"] else ".3f")
+    statement = f"{row['statement'][0].upper()}{row['statement'][1:]}"
+    return {"statement": statement, "published": row["published"], "verdict": row["verdict"], "measured": measured}
+
+
+def _beside(results: Path, row: dict[str, str]) -> dict[str, str]:
+    """A published figure with that of the same kind of model here."""
+    root = results / row["comparison"]
+    record = read_comparison(root)
+    (variant,) = (each for each in record.variants if each.name == row["variant"])
+    found = estimate([*test_losses(root, record)[variant.name].dropna()])
+    measured = with_interval(found.mean, found.low, found.high, ".3f")
+    words = {"measured": measured, "model": in_words(variant), "data": record.data[0].called}
+    return row | words | {"seeds": str(found.n)}
