@@ -12,6 +12,13 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
 
 
+def check_at_least_one(**settings: int) -> None:
+    """Raises ValueError for a setting below 1."""
+    for name, value in settings.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; give 1 or more")
+
+
 def check_base(name: str, base: float) -> None:
     """Raises ValueError unless ``base``, of RoPE's angles, is a positive finite number."""
     if not isinstance(base, (int, float)) or not 0 < base < math.inf:

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.blocks import initialise
+from linear_rope.checks import check_at_least_one
 from linear_rope.model import Encoder
 from linear_rope.model_config import ModelConfig
 
@@ -43,8 +44,7 @@ class Classifier(nn.Module):
 
     def __init__(self, config: ModelConfig, outputs: int) -> None:
         super().__init__()
-        if outputs < 1:
-            raise ValueError(f"outputs is {outputs}; give 1 or more")
+        check_at_least_one(outputs=outputs)
         self.encoder = Encoder(config)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(config.dim, outputs)

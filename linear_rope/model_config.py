@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from linear_rope.attention.registry import ATTENTIONS
-from linear_rope.checks import check_choice, check_fraction
+from linear_rope.checks import check_at_least_one, check_choice, check_fraction
 from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator
 from linear_rope.positions.decay import DECAYS, PAIR_DECAYS
@@ -138,9 +138,8 @@ class ModelConfig:
         return cls(**{"feature_map": "elu+1", "decay": "fixed"} | settings)
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        sizes = ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio")
+        check_at_least_one(**{name: getattr(self, name) for name in sizes})
         if self.mlp_width is not None and self.mlp_width < 1:
             raise ValueError(f"mlp_width is {self.mlp_width}; give 1 or more, or None")
         if not 0 < self.initial_std < math.inf:

@@ -6,14 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
+from linear_rope.attention.settings import Shared, takes_shared
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.ops.decay import with_resets
 from linear_rope.ops.delta.chunked import delta_rule
 from linear_rope.ops.linear.call import Call
-from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.prepare import Rotation, prepare
 from linear_rope.ops.linear.rotated_features import Rope, mapped
 from linear_rope.positions.decay import Decay, GatedDecay, is_of_pairs, make_decay
 from linear_rope.precision import full_precision
@@ -76,15 +77,8 @@ class GatedDelta(RoPEAttention):
         if not causal:
             raise ValueError("causal is False, but the delta rule goes from token to token; give causal=True")
         of_pairs = is_of_pairs(decay)
-        super().__init__(
-            dim,
-            heads,
-            causal,
-            "none" if of_pairs or decay == "channel" else decay,
-            rope,
-            ("after", "before", "none"),
-            **shared,
-        )
+        of_heads = "none" if of_pairs or decay == "channel" else decay
+        super().__init__(dim, heads, causal, of_heads, rope, ("after", "before", "none"), **shared)
         if decay == "channel" or (isinstance(decay, Decay) and decay.pairs == self.head_dim):
             if rope != "none":
                 raise ValueError(
@@ -100,7 +94,7 @@ class GatedDelta(RoPEAttention):
         check_choice("beta_range", beta_range, ("one", "two"))
         self.beta_range = beta_range
         self.rate = nn.Linear(dim, self.kv_heads)
-        self._rotate_by(shared.get("rope_angles", "fixed"), self.head_dim)
+        self._choose_angles(self.head_dim)
 
     def _rate(self, x: Tensor) -> Tensor:
         rate: Tensor = self.rate(x).sigmoid().mT
@@ -113,9 +107,8 @@ class GatedDelta(RoPEAttention):
         with full_precision(projected.q.device):
             q, k = _of_length_one(projected.q), _of_length_one(projected.k)
             call = Call(q, k, projected.v, denominator="none", feature_map=GivenFeatures())
-            rope: Rope = "none" if self.rope == "none" else "after"
-            rotation: dict[str, Any] = {"rope": rope, "turn": self._turn(2), "angles": projected.angles}
-            terms = mapped(prepare(call, mask, projected.positions, **rotation))
+            rotation = Rotation("none" if self.rope == "none" else "after", self._turn(2), projected.angles)
+            terms = mapped(prepare(call, mask, projected.positions, rotation))
             rate, log_decay = projected.rate.to(terms.q.dtype), projected.log_decay
             if log_decay is not None:
                 of_channel = log_decay.dim() == 3 or log_decay.shape[-1] == q.shape[-1]

@@ -5,8 +5,9 @@ from typing import Any, Literal, NamedTuple, Self, Unpack, get_args
 import torch
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
+from linear_rope.attention.settings import Shared, takes_shared
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
@@ -16,7 +17,7 @@ from linear_rope.ops.linear.both_ways import both_ways
 from linear_rope.ops.linear.call import Call, computed_in
 from linear_rope.ops.linear.definition import finished, without_abs
 from linear_rope.ops.linear.operator import attend, check_scale, has_step, step, with_state
-from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.prepare import Rotation, check_pair_denominator, prepare
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import State, add_key, by_groups, of_heads, output_of_state, sum_keys
 from linear_rope.positions.decay import Decay, is_of_pairs, make_decay
@@ -142,16 +143,11 @@ class LinearRoPEAttention(RoPEAttention):
             )
         if of_pairs:
             self.decay = make_decay(decay, dim, self.kv_heads, features // 2 if features % 2 == 0 else None)
-        check_choice("pair_denominator", pair_denominator, get_args(PairDenominator))
-        if pair_denominator == "head" and (denominator != "unrotated" or not of_pairs):
-            raise ValueError(
-                f'pair_denominator is "head" with decay {decay!r} and denominator {denominator!r}; give a decay of '
-                'pairs and denominator="unrotated", or pair_denominator="same"'
-            )
+        check_pair_denominator(pair_denominator, denominator, f"decay {decay!r}", of_pairs=of_pairs)
         self.pair_denominator: PairDenominator = pair_denominator
-        self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
+        self._normalise(self.feature_map.initial_gain)
         self._learn_phase(rope_phase, features // 2, "after")
-        self._rotate_by(shared.get("rope_angles", "fixed"), features if rope == "after" else self.head_dim)
+        self._choose_angles(features if rope == "after" else self.head_dim)
 
     @classmethod
     def recommended(cls, dim: int, heads: int, causal: bool = True, **settings: Any) -> Self:
@@ -199,9 +195,8 @@ class LinearRoPEAttention(RoPEAttention):
             causal=self.causal,
             feature_map=self.feature_map,
         )
-        rotation: dict[str, Any] = {"rope": self.rope, "turn": self._turn(2), "angles": projected.angles}
-        rotation["pair_denominator"] = self.pair_denominator
-        call = prepare(call, projected.key_padding_mask, projected.positions, **rotation)
+        rotation = Rotation(self.rope, self._turn(2), projected.angles)
+        call = prepare(call, projected.key_padding_mask, projected.positions, rotation, self.pair_denominator)
         if self.phase is not None and call.k_rotation is not None:
             phase = for_heads(self.phase.unflatten(0, (1, self.kv_heads, -1)), call.k.shape[1]).flatten()
             call = call._replace(k_rotation=with_phase(call.k_rotation, phase))

@@ -117,9 +117,7 @@ def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor 
 
     Before the projections, because zero times infinity is not zero in the gradients of their weights.
     """
-    source = x if context is None else context
-    if key_padding_mask is not None:
-        source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+    source = unpadded(x if context is None else context, key_padding_mask)
     return (source if context is None else x), source
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal, Unpack
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.attention.multi_head import Shared, takes_shared
+from linear_rope.attention.settings import Shared, takes_shared
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
 from linear_rope.ops.linear.rotated_features import Rope

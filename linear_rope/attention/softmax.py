@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
-from linear_rope.attention.multi_head import DEFAULTS, RoPEAttention, Shared, takes_shared
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads
+from linear_rope.attention.settings import DEFAULTS, Shared, takes_shared
 from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
@@ -101,7 +102,6 @@ class SoftmaxRoPEAttention(RoPEAttention):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(dim, heads, causal, decay, rope, ("before", "xpos", "pope", "none"), **shared)
-        angles = shared.get("rope_angles", "fixed")
         if rope == "xpos" and not causal:
             raise ValueError(
                 'rope is "xpos", whose scores grow with the distance to later keys; give causal=True, or rope="before"'
@@ -121,15 +121,15 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 "window=None for all that came before"
             )
         for name in ("rope_angles", "rope_fraction"):
-            if rope == "xpos" and shared.get(name, DEFAULTS[name]) != DEFAULTS[name]:
+            if rope == "xpos" and self._shared[name] != DEFAULTS[name]:
                 raise ValueError(
-                    f"{name} is {shared[name]!r}, but xpos turns every pair, by its position; give "
+                    f"{name} is {self._shared[name]!r}, but xpos turns every pair, by its position; give "
                     f"{name}={DEFAULTS[name]!r}"
                 )
         self.alibi = alibi
         self.window = window
-        self._normalise(shared.get("qk_norm", False))
-        self._rotate_by(angles, self.head_dim * (2 if rope == "pope" else 1))
+        self._normalise()
+        self._choose_angles(self.head_dim * (2 if rope == "pope" else 1))
         self._learn_phase(rope_phase, self.head_dim, "pope")
         self.score_positions = make_score_positions(
             score_positions, dim=dim, heads=heads, head_dim=self.head_dim, causal=causal
@@ -278,7 +278,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
             order = last_where(~_mask_of(k, mask))[:, -self.window :]
             k, v = in_order(k, order), in_order(v, order)
             mask = None if mask is None else mask.gather(1, order)
-            sums = None if sums is None else in_order(sums.unsqueeze(-1), order).squeeze(-1)
+            sums = None if sums is None else in_order(sums, order)
         return {"k": k, "v": v, "key_padding_mask": mask, "faded": sums}
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
@@ -345,8 +345,9 @@ def last_where(last: Tensor) -> Tensor:
 
 
 def in_order(x: Tensor, order: Tensor) -> Tensor:
-    """(B, H, N, D) with its positions in another order, or some of them: (B, K)."""
-    return x.gather(2, order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+    """(B, H, N, ...) with its positions in another order, or some of them: (B, K)."""
+    index = order.reshape(order.shape[0], 1, -1, *[1] * (x.dim() - 3))
+    return x.gather(2, index.expand(-1, x.shape[1], -1, *x.shape[3:]))
 
 
 def _mask_of(k: Tensor, key_padding_mask: Tensor | None) -> Tensor:
@@ -364,15 +365,9 @@ def softmax_attention(
     A causal query sees its own key, of which the last query has the last one, and those before it. ``bias`` is added to
     the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of ``q``.
     """
-    if key_padding_mask is None and bias is not None:
-        return _attention(q, k, v, attn_mask=bias)
     queries, keys = q.shape[-2], k.shape[-2]
-    if key_padding_mask is None and not causal:
-        return _attention(q, k, v)
-    if key_padding_mask is None and queries == keys:
-        return _attention(q, k, v, is_causal=True)
-    if key_padding_mask is None and queries == 1:
-        return _attention(q, k, v)
+    if key_padding_mask is None and (bias is not None or not causal or queries in (keys, 1)):
+        return _attention(q, k, v, attn_mask=bias, is_causal=bias is None and causal and queries == keys)
     visible = ~_later(queries, keys, q.device) if causal else torch.ones_like(q[:1, :1, :, :1], dtype=torch.bool)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]

@@ -6,13 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention, Shared, takes_shared
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
+from linear_rope.attention.settings import Shared, takes_shared
 from linear_rope.attention.softmax import in_order, last_where, rotated
+from linear_rope.checks import check_at_least_one
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import after, attend
-from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.prepare import Rotation, prepare
 from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.state import State
 from linear_rope.ops.window.shares import Sequence, Share, fading_over, in_window, together
@@ -83,13 +85,12 @@ class WindowedFavor(RoPEAttention):
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the window looks back; give causal=True")
-        if window < 1:
-            raise ValueError(f"window is {window}; give 1 or more")
+        check_at_least_one(window=window)
         super().__init__(dim, heads, causal, decay, rope, ("before", "none"), **shared)
         self.window = window
         self.feature_map = FavorPlus(self.head_dim, num_features, redraw_every=redraw_every, seed=seed)
-        self._normalise(shared.get("qk_norm", False), self.feature_map.initial_gain)
-        self._rotate_by(shared.get("rope_angles", "fixed"), self.head_dim)
+        self._normalise(self.feature_map.initial_gain)
+        self._choose_angles(self.head_dim)
 
     def _begin(self) -> None:
         self.feature_map.maybe_redraw()
@@ -124,7 +125,7 @@ class WindowedFavor(RoPEAttention):
             hidden = hidden | padding[:, :length]
         early_decay = None if log_decay is None else log_decay[:, :, :length]
         call = Call(earlier, k, v, log_decay=early_decay, feature_map=self.feature_map)
-        call = after(before, for_operator(prepare(call, hidden, rope="none")))
+        call = after(before, for_operator(prepare(call, hidden, None, Rotation("none"))))
         result = attend(call)
         there = result.denominator > 0
         # By hand the derivative of the total is that of its logarithm's whole scale; in forward mode nothing is.
@@ -188,9 +189,8 @@ def _ordered(sequence: Sequence, order: Tensor) -> Sequence:
     """The tokens of a sequence with padding in another order (B, N)."""
     q, k, v, padding, log_decay = sequence
     assert padding is not None
-    if log_decay is not None:
-        log_decay = in_order(log_decay.unsqueeze(-1), order).squeeze(-1)
     q, k, v = (in_order(x, order) for x in (q, k, v))
+    log_decay = None if log_decay is None else in_order(log_decay, order)
     return Sequence(q, k, v, padding.gather(1, order), log_decay)
 
 

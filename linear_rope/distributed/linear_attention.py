@@ -12,7 +12,13 @@ from linear_rope.ops.linear.both_ways import one_pass, two_passes
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import finished
 from linear_rope.ops.linear.operator import with_state
-from linear_rope.ops.linear.prepare import check_angles_alone, check_arguments, check_decay_values, prepare
+from linear_rope.ops.linear.prepare import (
+    Rotation,
+    check_angles_alone,
+    check_arguments,
+    check_decay_values,
+    prepare,
+)
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator, Rope, mapped
 from linear_rope.ops.linear.state import State, output_of_state
 from linear_rope.positions.rope_scaling import RopeScaling
@@ -74,15 +80,7 @@ def linear_attention(
         positions = global_positions(q, k, key_padding_mask, group)
     with full_precision(q.device):
         call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
-        call = prepare(
-            call,
-            key_padding_mask,
-            positions,
-            rope=rope,
-            turn=turn,
-            angles=angles,
-            pair_denominator=pair_denominator,
-        )
+        call = prepare(call, key_padding_mask, positions, Rotation(rope, turn, angles), pair_denominator)
         check_decay_values(call.log_decay)
         if causal:
             y, _ = with_state(call, _state_before(call, group), implementation)

@@ -33,16 +33,24 @@ class Formula:
     has_constant = False
     has_scale = False
     """whether its features have a log_scale"""
+    numbers: tuple[str, ...] = ()
+    """what the numbers of a call are, of "hyperbolic", "paired" and "eps"; the others are 0"""
 
-    @staticmethod
-    def count(width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
-        """M for vectors of this width."""
-        return width
+    def __init__(self, *numbers: float) -> None:
+        self.hyperbolic, self.paired, self.eps = self.settings(numbers)
 
-    @staticmethod
-    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
+    @classmethod
+    def settings(cls, numbers: Sequence[float]) -> tuple[bool, bool, float]:
         """As kernels in other languages take them: whether the map is hyperbolic, whether paired, and its ε."""
-        return False, False, 0.0
+        given = dict(zip(cls.numbers, numbers, strict=False))
+        return bool(given.get("hyperbolic")), bool(given.get("paired")), float(given.get("eps", 0))
+
+    @classmethod
+    def count(cls, width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
+        """M for vectors of this width."""
+        hyperbolic, paired, _ = cls.settings(numbers)
+        rows = constant.shape[0] if cls.has_constant and constant is not None else width
+        return 2 * rows if hyperbolic or paired else rows
 
     def features(self, x: Tensor) -> Features:
         """Map ``x`` (..., D), contiguous."""

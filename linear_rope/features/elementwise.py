@@ -1,7 +1,5 @@
 """Feature maps of each channel by itself, without random numbers."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,16 +41,7 @@ class EluPlusOne(FeatureMap):
 class EluFormula(Formula):
     """:class:`EluPlusOne` by hand."""
 
-    def __init__(self, paired: float) -> None:
-        self.paired = bool(paired)
-
-    @staticmethod
-    def count(width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
-        return 2 * width if numbers[0] else width
-
-    @staticmethod
-    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
-        return False, bool(numbers[0]), 0.0
+    numbers = ("paired",)
 
     def features(self, x: Tensor) -> Features:
         values = torch.clamp(x, SMALLEST_EXPONENT, 0.0).exp_().add_(x.relu())
@@ -101,12 +90,7 @@ class ReluFeatures(_Elementwise):
 class ReluFormula(Formula):
     """:class:`ReluFeatures` by hand."""
 
-    def __init__(self, eps: float) -> None:
-        self.eps = eps
-
-    @staticmethod
-    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
-        return False, False, float(numbers[0])
+    numbers = ("eps",)
 
     def features(self, x: Tensor) -> Features:
         return Features(torch.clamp(x, min=0.0).add_(self.eps), None)

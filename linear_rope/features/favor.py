@@ -1,12 +1,12 @@
 """FAVOR+, the random features whose products estimate the softmax kernel."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linear_rope.checks import check_at_least_one
 from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall, of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
 from linear_rope.tracing import in_backward_pass, is_watched
@@ -62,8 +62,7 @@ class FavorPlus(FeatureMap):
         seed: int = 0,
         eps: float = 1e-6,
     ) -> None:
-        if head_dim < 1:
-            raise ValueError(f"head_dim is {head_dim}; give 1 or more")
+        check_at_least_one(head_dim=head_dim)
         num_features = default_num_features(head_dim) if num_features is None else num_features
         if num_features < 1:
             raise ValueError(f"num_features is {num_features}; give 1 or more (even for RoPE after the map)")
@@ -153,23 +152,12 @@ class FavorFormula(Formula):
     2."""
 
     has_constant = has_scale = True
+    numbers = ("hyperbolic", "paired", "eps")
 
-    def __init__(self, omega: Tensor, hyperbolic: float, paired: float, eps: float) -> None:
-        self.hyperbolic = bool(hyperbolic)
-        self.paired = bool(paired)
-        self.eps = eps
+    def __init__(self, omega: Tensor, *numbers: float) -> None:
+        super().__init__(*numbers)
         self.scale = omega.shape[-1] ** -0.5
         self.projection = omega * omega.shape[-1] ** -0.25
-
-    @staticmethod
-    def count(width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
-        rows = width if constant is None else constant.shape[0]  # without one the operator refuses the call
-        return (2 if numbers[0] or numbers[1] else 1) * rows
-
-    @staticmethod
-    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
-        hyperbolic, paired, eps = numbers
-        return bool(hyperbolic), bool(paired), float(eps)
 
     def features(self, x: Tensor) -> Features:
         rows = x.view(-1, x.shape[-1])

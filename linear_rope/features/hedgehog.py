@@ -25,9 +25,6 @@ class Hedgehog(FeatureMap):
         self.eps = eps
         self.weight = nn.Parameter(torch.zeros(head_dim, head_dim))
 
-    def count(self, head_dim: int) -> int:
-        return 2 * head_dim
-
     def features(self, x: Tensor) -> Features:
         projected = x + F.linear(x, self.weight.to(x.dtype))
         exponents = torch.cat((projected, -projected), dim=-1)

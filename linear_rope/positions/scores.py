@@ -5,6 +5,7 @@ Axis names: B batch, H heads, N queries, K keys, D head width, R rows of a table
 
 from torch import Tensor, nn
 
+from linear_rope.checks import check_at_least_one
 from linear_rope.positions.tables import PositionTable
 
 
@@ -97,10 +98,3 @@ def new_matrix(dim: int, width: int) -> nn.Linear:
 def of_heads(x: Tensor, head_dim: int) -> Tensor:
     """(..., R, H·D) → (..., H, R, D)."""
     return x.unflatten(-1, (-1, head_dim)).transpose(-2, -3)
-
-
-def check_at_least_one(**settings: int) -> None:
-    """Raises ValueError for a setting below 1."""
-    for name, value in settings.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; give 1 or more")

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from linear_rope.positions.scores import ScorePositions, check_at_least_one, distances, new_table
+from linear_rope.checks import check_at_least_one
+from linear_rope.positions.scores import ScorePositions, distances, new_table
 
 
 class T5Buckets(ScorePositions):

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from linear_rope.positions.scores import ScorePositions, check_at_least_one, new_matrix, new_table, of_heads
+from linear_rope.checks import check_at_least_one
+from linear_rope.positions.scores import ScorePositions, new_matrix, new_table, of_heads
 
 
 class Tupe(ScorePositions):

@@ -1,7 +1,7 @@
 """What the operator is called with and what it returns, whatever its implementation."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,6 +113,11 @@ class Call(NamedTuple):
     def has_exponents(self) -> bool:
         """Whether a gradient of an exponent is asked for."""
         return any(x is not None for x in (self.query_scale, self.key_scale, self.log_decay))
+
+    def changed(self, **fields: Any) -> "Call":
+        """With other values of some fields: ``_replace``, which PyTorch 2.6 does not compile."""
+        values: list[Any] = [fields.get(name, x) for name, x in zip(self._fields, self, strict=True)]
+        return Call(*values)
 
     def new(self, *shape: int, exists: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
         """Memory for a tensor of a result; an empty one where there is none."""

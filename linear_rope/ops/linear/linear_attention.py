@@ -10,6 +10,7 @@ from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import attention_output, finished, reference
 from linear_rope.ops.linear.operator import attend
 from linear_rope.ops.linear.prepare import (
+    Rotation,
     check_angles_alone,
     check_arguments,
     check_decay,
@@ -129,15 +130,7 @@ def linear_attention(
             log_decay = cut(log_decay, segments, q.shape[1], torch.promote_types(q.dtype, torch.float32))
     call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
     with full_precision(q.device):
-        call = prepare(
-            call,
-            key_padding_mask,
-            positions,
-            rope=rope,
-            turn=turn,
-            angles=angles,
-            pair_denominator=pair_denominator,
-        )
+        call = prepare(call, key_padding_mask, positions, Rotation(rope, turn, angles), pair_denominator)
         check_decay_values(call.log_decay)
         if implementation in ("auto", "chunked", "native", "triton"):
             y = attend(call, implementation).output if causal else both_ways(call, implementation, segments)

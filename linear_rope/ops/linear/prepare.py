@@ -1,7 +1,7 @@
 """From the arguments of a call of linear attention to a :class:`Call`: checks, padding, positions and decay."""
 
 import math
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from torch import Tensor
 
@@ -19,24 +19,35 @@ from linear_rope.small_calls import cosine_and_sine
 from linear_rope.tracing import is_watched
 
 
+class Rotation(NamedTuple):
+    """How queries and keys, or their features, turn.
+
+    Attributes:
+        rope, angles: as in :func:`linear_rope.linear_attention`.
+        turn: by which angles, where none are given; its width is that of what turns, whatever it says.
+    """
+
+    rope: Rope = "after"
+    turn: Turn = ROPE
+    angles: Tensor | None = None
+
+
 def prepare(
     call: Call,
-    key_padding_mask: Tensor | None = None,
-    positions: Positions | None = None,
-    *,
-    rope: Rope = "after",
-    turn: Turn = ROPE,
-    angles: Tensor | None = None,
+    key_padding_mask: Tensor | None,
+    positions: Positions | None,
+    rotation: Rotation,
     pair_denominator: PairDenominator = "same",
 ) -> Call:
     """What is to be mapped and summed, from the tensors, denominator and feature map of a user's call.
 
     Keys and values are zero at padding, and decays are as :func:`linear_rope.ops.decay.with_resets` has them. The
-    other arguments are those of :func:`linear_rope.linear_attention`; ``turn`` is given its width here. What a call of
-    the denominator "abs" gives is still to go through :func:`linear_rope.ops.linear.definition.finished`.
+    other arguments are those of :func:`linear_rope.linear_attention`. What a call of the denominator "abs" gives is
+    still to go through :func:`linear_rope.ops.linear.definition.finished`.
     """
     q, k, v, feature_map, log_decay = call.q, call.k, call.v, call.feature_map, call.log_decay
     assert feature_map is not None
+    rope, turn, _ = rotation
     check_rope(rope, ("after", "before", "none"))
     check_choice("denominator", call.denominator, get_args(Denominator))
     check_base("rope_base", turn.base)
@@ -44,24 +55,25 @@ def prepare(
     check_fraction("rope_fraction", turn.fraction, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
-    padding, (q_rotation, k_rotation) = None, _rotations(call, key_padding_mask, positions, rope, turn, angles)
+    padding, (q_rotation, k_rotation) = None, _rotations(call, key_padding_mask, positions, rotation)
     check_decay(log_decay, q, k, feature_map)
-    check_pair_denominator(pair_denominator, call.denominator, log_decay)
+    of_pairs = log_decay is not None and log_decay.dim() == 4
+    given = f"log_decay of {'pairs' if of_pairs else 'heads'}"
+    check_pair_denominator(pair_denominator, call.denominator, given, of_pairs=of_pairs)
     v, denominator = without_abs(v, call.denominator)
     if log_decay is not None and key_padding_mask is not None:
         at_padding = key_padding_mask.view(q.shape[0], 1, q.shape[2], *[1] * (log_decay.dim() - 3))
         log_decay = log_decay.masked_fill(at_padding, 0)
     pair_decay = mean_decay = None
-    if log_decay is not None and log_decay.dim() == 4:
+    if log_decay is not None and of_pairs:
         log_decay, pair_decay, mean_decay = split(log_decay, call.dtype)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
         # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
         k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
-    return Call(
-        q,
-        k,
-        v,
+    return call.changed(
+        k=k,
+        v=v,
         log_decay=None if log_decay is None else with_resets(log_decay),
         pair_decay=pair_decay,
         denominator_decay=mean_decay if pair_denominator == "head" else None,
@@ -69,36 +81,30 @@ def prepare(
         q_rotation=q_rotation,
         k_rotation=k_rotation,
         denominator=denominator,
-        causal=call.causal,
-        feature_map=feature_map,
         turns_inputs=rope == "before",
     )
 
 
 def _rotations(
-    call: Call,
-    key_padding_mask: Tensor | None,
-    positions: Positions | None,
-    rope: Rope,
-    turn: Turn,
-    angles: Tensor | None,
+    call: Call, key_padding_mask: Tensor | None, positions: Positions | None, rotation: Rotation
 ) -> tuple[Tensor | None, Tensor | None]:
     """Those of queries and keys, or of their features."""
-    q, feature_map = call.q, call.feature_map
+    (rope, turn, angles), q, feature_map = rotation, call.q, call.feature_map
     assert feature_map is not None
     if rope == "none":
         if angles is not None:
             raise ValueError('angles were given, but rope is "none"; give rope="after" or "before", or no angles')
         return None, None
     width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
-    if rope == "before":
-        _check_even(width, "the head dimension", rope, "head_dim")
-    else:
-        settable = "head_dim" if feature_map.num_features is None else "num_features"
-        _check_even(width, "the number of features", rope, settable)
+    if width % 2:
+        what = "the head dimension" if rope == "before" else "the number of features"
+        settable = "head_dim" if rope == "before" or feature_map.num_features is None else "num_features"
+        raise ValueError(
+            f'rope="{rope}" rotates pairs, but {what} is {width}; give an even {settable}, such as {width + 1}'
+        )
     if angles is not None:
-        rotation = _given_rotation(angles, call, width)
-        return rotation, rotation
+        given = _given_rotation(angles, call, width)
+        return given, given
     magnitude = 1.0
     if rope == "before" and turn.scaling is not None:  # queries and keys have one each
         magnitude = math.sqrt(feature_map.score_scale(turn.scaling.magnitude**2))
@@ -195,20 +201,12 @@ def check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor, feature_map: Fea
         raise ValueError(f"log_decay is {came}; give a floating-point tensor of shape {whole}{pairs}, ln a ≤ 0")
 
 
-def check_pair_denominator(pair_denominator: str, denominator: str, log_decay: Tensor | None) -> None:
-    """Raises ValueError where it means nothing."""
+def check_pair_denominator(pair_denominator: str, denominator: str, given: str, *, of_pairs: bool) -> None:
+    """Raises ValueError where it means nothing; ``given`` says which decay is."""
     check_choice("pair_denominator", pair_denominator, ("same", "head"))
-    of_heads = log_decay is None or log_decay.dim() != 4
-    if pair_denominator == "head" and (denominator != "unrotated" or of_heads):
+    if pair_denominator == "head" and (denominator != "unrotated" or not of_pairs):
         raise ValueError(
-            'pair_denominator is "head", which is how the unrotated denominator fades below decays of pairs; '
-            f"denominator is {denominator!r} and log_decay of {'heads' if of_heads else 'pairs'}; give log_decay of "
-            'pairs and denominator="unrotated", or pair_denominator="same"'
-        )
-
-
-def _check_even(width: int, what: str, rope: str, argument: str) -> None:
-    if width % 2:
-        raise ValueError(
-            f'rope="{rope}" rotates pairs, but {what} is {width}; give an even {argument}, such as {width + 1}'
+            'pair_denominator is "head", which is how the unrotated denominator fades below decays of pairs; there '
+            f"are denominator {denominator!r} and {given}; give a decay of pairs and "
+            'denominator="unrotated", or pair_denominator="same"'
         )

@@ -77,40 +77,17 @@ def for_operator(call: Call) -> Call:
     if formula is None:
         return mapped(call)
     call = inputs_turned(call)
-    return Call(
-        call.q,
-        call.k,
-        call.v,
-        log_decay=call.log_decay,
-        pair_decay=call.pair_decay,
-        denominator_decay=call.denominator_decay,
-        padding=call.padding,
-        q_rotation=_batch_first(call.q_rotation),
-        k_rotation=_batch_first(call.k_rotation),
-        constant=formula.constant,
-        numbers=formula.numbers,
-        formula=formula.formula,
-        denominator=call.denominator,
-        causal=call.causal,
-    )
+    (name, constant, numbers), q_rotation, k_rotation = formula, call.q_rotation, call.k_rotation
+    rotations = {"q_rotation": _batch_first(q_rotation), "k_rotation": _batch_first(k_rotation)}
+    return call.changed(feature_map=None, formula=name, constant=constant, numbers=numbers, **rotations)
 
 
 def inputs_turned(call: Call) -> Call:
     """The call without a rotation of what is mapped."""
     if not call.turns_inputs or call.q_rotation is None or call.k_rotation is None:
         return call
-    return Call(
-        rotate(call.q.to(call.dtype), call.q_rotation),
-        rotate(call.k.to(call.dtype), call.k_rotation),
-        call.v,
-        log_decay=call.log_decay,
-        pair_decay=call.pair_decay,
-        denominator_decay=call.denominator_decay,
-        padding=call.padding,
-        denominator=call.denominator,
-        causal=call.causal,
-        feature_map=call.feature_map,
-    )
+    q, k = rotate(call.q.to(call.dtype), call.q_rotation), rotate(call.k.to(call.dtype), call.k_rotation)
+    return call.changed(q=q, k=k, q_rotation=None, k_rotation=None, turns_inputs=False)
 
 
 def _formula(call: Call) -> FormulaCall | None:

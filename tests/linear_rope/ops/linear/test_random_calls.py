@@ -11,7 +11,7 @@ from linear_rope import EluPlusOne, FavorPlus, ReluFeatures, linear_attention
 from linear_rope.features import GivenFeatures
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import with_state
-from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.prepare import Rotation, prepare
 from linear_rope.positions.rotary import ROPE
 from tests.linear_rope.tensors import FORMS, SCALINGS
 
@@ -86,9 +86,9 @@ def in_two_parts(at: int, qkv: list[Tensor], *, implementation: str, causal: boo
         own = {name: x.narrow(axes[name], start, size) for name, x in options.items() if isinstance(x, Tensor)}
         parts = [x.narrow(2, start, size) for x in qkv]
         given = options | own
-        given["turn"] = ROPE._replace(scaling=given.pop("rope_scaling"))
+        rotation = Rotation(given.pop("rope"), ROPE._replace(scaling=given.pop("rope_scaling")), given.pop("angles"))
         of_call = {name: given.pop(name) for name in ("log_decay", "denominator", "feature_map") if name in given}
-        output, state = with_state(prepare(Call(*parts, **of_call), **given), state, implementation)
+        output, state = with_state(prepare(Call(*parts, **of_call), rotation=rotation, **given), state, implementation)
         rows.append(output.to(qkv[2].dtype))
     return torch.cat(rows, dim=2)
 

@@ -23,7 +23,7 @@ from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, 
 from linear_rope.features import Features, GivenFeatures
 from linear_rope.ops.linear import kernels, operator, triton_form
 from linear_rope.ops.linear.call import Call, Result
-from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.prepare import Rotation, prepare
 from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.triton_form import kept, proof, settings, trial
 from tests.linear_rope.tensors import assert_near, in_steps, random
@@ -73,7 +73,7 @@ def kind(feature_map: FeatureMap | None = None, dtype: torch.dtype = torch.float
     log_decay = -torch.rand(1, 1, 3) if options.pop("decays", False) else None
     denominator = options.pop("denominator", "unrotated")
     call = Call(q, q, q, log_decay=log_decay, denominator=denominator, feature_map=feature_map or EluPlusOne())
-    return trial.kind_of(for_operator(prepare(call, **options)))
+    return trial.kind_of(for_operator(prepare(call, None, None, Rotation(**options))))
 
 
 def attended(**options: Any) -> Tensor:
