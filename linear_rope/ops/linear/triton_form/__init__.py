@@ -4,7 +4,7 @@ Two kernels go through a sequence chunk by chunk and keep the states; all else i
 rotates, weighs and sums what it needs by itself (forward.py and backward.py). Where every query sees every key there is
 one state of all keys (bidirectional.py), and one position after a state, as in decoding, is one program
 (one_position.py). Where pairs of features have decays of their own, pairs.py has both passes. What they share has a
-file an idea: tiles.py, maps.py, rotation.py, terms.py, fading.py, states.py. The files launch*.py are the host's side.
+file an idea: tiles.py, maps.py, rotation.py, terms.py, fading.py, state.py. The files launch*.py are the host's side.
 
 Nothing here imports Triton before it is asked to compute. With TRITON_INTERPRET=1, set before Triton is imported, the
 kernels run on a CPU, slowly, in NumPy.

@@ -19,31 +19,7 @@ Exponents are constants, and what multiplies a whole vector has the gradient Σ 
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.fading import enter_factors, fading, gains, log_kept, pair_factors, read_factors
-from linear_rope.ops.linear.triton_form.maps import held_projection
-from linear_rope.ops.linear.triton_form.rotation import (
-    keys_rotated_back,
-    queries_rotated_back,
-    rotated_keys,
-    rotated_queries,
-)
-from linear_rope.ops.linear.triton_form.states import (
-    load_memory,
-    load_normaliser,
-    load_stabiliser,
-    load_values,
-    store_memory,
-    store_normaliser,
-)
-from linear_rope.ops.linear.triton_form.terms import (
-    load_own,
-    load_own_keys,
-    map_both,
-    map_queries,
-    store_gradients,
-    summed_queries,
-)
-from linear_rope.ops.linear.triton_form.tiles import factor, is_key, load_vector, product, store_tile, store_vector
+from linear_rope.ops.linear.triton_form import fading, maps, rotation, state, terms, tiles
 
 
 @triton.jit
@@ -52,7 +28,7 @@ def load_query_exponents(call, query_saved, row, start, faded):
     if query_saved is None:
         query = -faded
     else:
-        query = load_vector(query_saved, row, start, call.length, call.C, float("inf"))
+        query = tiles.load_vector(query_saved, row, start, call.length, call.C, float("inf"))
     return query
 
 
@@ -61,14 +37,14 @@ def saved_gains(call, total, query, faded, query_scale, row, start):
     """The gains of a chunk's numerators (C,), from the denominators that the forward pass found."""
     totals = faded
     if call.DENOMINATOR != "none":
-        totals = load_vector(total, row, start, call.length, call.C, 0.0)
-    return gains(call, totals, query, faded, query_scale)
+        totals = tiles.load_vector(total, row, start, call.length, call.C, 0.0)
+    return fading.gains(call, totals, query, faded, query_scale)
 
 
 @triton.jit
 def numerator_gradients(call, grad_output, gain, batch, head, start, columns):
     """ō (C, columns)."""
-    return load_values(call, grad_output, batch, head, start, columns).to(tl.float32) * gain[:, None]
+    return state.load_values(call, grad_output, batch, head, start, columns).to(tl.float32) * gain[:, None]
 
 
 @triton.jit
@@ -76,17 +52,15 @@ def query_gradients(
     call, states, query_saved, output, total, grad_output, grad_total, grad_q, grad_own, of_total_out, of_q, rows
 ):
     """One chunk of one row: gradients of its queries, and t̄ for the other kernels."""
-    pid = tl.program_id(0).to(tl.int64)
-    chunk, row = pid % call.chunks, pid // call.chunks
-    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    chunk, row, batch, head, start = tiles.chunk_of_program(call)
     place = chunk * rows + row
-    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
-    turned_k, k = factor(call, rotated_keys(call, k, batch, start)), factor(call, k)
-    faded, segment = fading(call, row, start)
+    k, key_scale, q, query_scale = terms.map_both(call, batch, head, row, start)
+    turned_k, k = tiles.factor(call, rotation.rotated_keys(call, k, batch, start)), tiles.factor(call, k)
+    faded, segment = fading.fading(call, row, start)
     query = load_query_exponents(call, query_saved, row, start, faded)
-    before = load_stabiliser(call, states.stabiliser, place)
-    pairs = pair_factors(call, key_scale - faded, query, segment, 0)
-    read = read_factors(call, query, segment, before)
+    before = state.load_stabiliser(call, states.stabiliser, place)
+    pairs = fading.pair_factors(call, key_scale - faded, query, segment, 0)
+    read = fading.read_factors(call, query, segment, before)
     gain = saved_gains(call, total, query, faded, query_scale, row, start)
     of_weights = tl.zeros([call.C, call.C], tl.float32)
     of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
@@ -94,33 +68,33 @@ def query_gradients(
     for first in range(0, call.V, call.VALUES):
         columns = first + tl.arange(0, call.VALUES)
         grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns)
-        v = load_values(call, call.v, batch, head, start, columns)
-        of_weights += product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
-        memory = load_memory(call, states.memory, place, columns)
-        of_features += product(grad * read[:, None], tl.trans(memory), call.DTYPE, call.PRECISION)
+        v = state.load_values(call, call.v, batch, head, start, columns)
+        of_weights += tiles.product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
+        memory = state.load_memory(call, states.memory, place, columns)
+        of_features += tiles.product(grad * read[:, None], tl.trans(memory), call.DTYPE, call.PRECISION)
         if call.DENOMINATOR != "none":
-            of_total -= tl.sum(grad * load_values(call, output, batch, head, start, columns).to(tl.float32), 1)
+            of_total -= tl.sum(grad * state.load_values(call, output, batch, head, start, columns).to(tl.float32), 1)
     if call.DENOMINATOR != "none":
         if grad_total is not None:
-            of_total += load_vector(grad_total, row, start, call.length, call.C, 0.0)
-        store_vector(of_total_out, row, start, call.length, of_total, call.C)
+            of_total += tiles.load_vector(grad_total, row, start, call.length, call.C, 0.0)
+        tiles.store_vector(of_total_out, row, start, call.length, of_total, call.C)
         if call.DENOMINATOR == "shared":
             of_weights += of_total[:, None]
-    of_features += product(of_weights * pairs, turned_k, call.DTYPE, call.PRECISION)
+    of_features += tiles.product(of_weights * pairs, turned_k, call.DTYPE, call.PRECISION)
 
     of_read, normaliser = of_total * read, tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
-        normaliser = load_normaliser(call, states.normaliser, place)
+        normaliser = state.load_normaliser(call, states.normaliser, place)
     of_summed = of_read[:, None] * normaliser[None, :]
     if call.DENOMINATOR == "shared":
         of_features += of_summed
-    of_features = queries_rotated_back(call, of_features, batch, start)
+    of_features = rotation.queries_rotated_back(call, of_features, batch, start)
     if call.DENOMINATOR == "mapped":
-        of_summed += product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
+        of_summed += tiles.product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "own":
-        own_k = load_own_keys(call, batch, head, start)
-        of_summed += product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
-    store_gradients(
+        own_k = terms.load_own_keys(call, batch, head, start)
+        of_summed += tiles.product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
+    terms.store_gradients(
         call, call.q, call.denominator_q, grad_q, grad_own, of_q, batch, head, row, start, q, of_features, of_summed
     )
 
@@ -144,15 +118,9 @@ def states_after_chunks(
     if not KEEP:
         piece += 1  # nothing comes before the first
     batch, head = row // call.heads, row % call.heads
-    projection, rest = held_projection(call)
+    projection, rest = maps.held_projection(call)
     value_columns = tl.arange(0, call.BLOCK_V)
-    of_memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
-    of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
-    place = piece * rows + row
-    if begin.memory is not None:
-        of_memory = load_memory(call, begin.memory, place, value_columns).to(tl.float32)
-    if begin.normaliser is not None:
-        of_normaliser = load_normaliser(call, begin.normaliser, place)
+    of_memory, of_normaliser, _nothing = state.load_state(call, begin, piece * rows + row)
     log_kept_of_all = tl.full([], 0.0, tl.float32)
     first = piece * chunks_of_piece
     count = tl.minimum(call.chunks - first, chunks_of_piece)
@@ -160,38 +128,31 @@ def states_after_chunks(
         chunk = first + (count - 1 - n)
         at, start = chunk * rows + row, chunk * call.C
         if KEEP:
-            store_memory(call, of_states.memory, at, of_memory)
-            if call.DENOMINATOR != "none":
-                store_normaliser(call, of_states.normaliser, at, of_normaliser)
-        mapped, query_scale = map_queries(call, projection, rest, batch, head, row, start)
-        q = rotated_queries(call, mapped, batch, start)
-        faded, segment = fading(call, row, start)
+            state.store_state(call, of_states, at, of_memory, of_normaliser, 0.0)
+        mapped, query_scale = terms.map_queries(call, projection, rest, batch, head, row, start)
+        q = rotation.rotated_queries(call, mapped, batch, start)
+        faded, segment = fading.fading(call, row, start)
         query = load_query_exponents(call, query_saved, row, start, faded)
-        before = load_stabiliser(call, states.stabiliser, at)
-        after = load_stabiliser(call, states.stabiliser, at + rows)
+        before = state.load_stabiliser(call, states.stabiliser, at)
+        after = state.load_stabiliser(call, states.stabiliser, at + rows)
         gain = saved_gains(call, total, query, faded, query_scale, row, start)
         grad = numerator_gradients(call, grad_output, gain, batch, head, start, value_columns)
-        read = read_factors(call, query, segment, before)
+        read = fading.read_factors(call, query, segment, before)
         if call.HAS_SCALE or call.log_decay is not None:
-            log_kept_here = log_kept(call, faded, segment, before, after)
+            log_kept_here = fading.log_kept(call, faded, segment, before, after)
             of_memory, of_normaliser = of_memory * tl.exp(log_kept_here), of_normaliser * tl.exp(log_kept_here)
             log_kept_of_all += log_kept_here
-        of_memory += product(tl.trans(q), grad * read[:, None], call.DTYPE, call.PRECISION)
+        of_memory += tiles.product(tl.trans(q), grad * read[:, None], call.DTYPE, call.PRECISION)
         if call.DENOMINATOR != "none":
-            summed = summed_queries(call, mapped, q, batch, head, start)
-            of_read = load_vector(of_total, row, start, call.length, call.C, 0.0) * read
+            summed = terms.summed_queries(call, mapped, q, batch, head, start)
+            of_read = tiles.load_vector(of_total, row, start, call.length, call.C, 0.0) * read
             of_normaliser += tl.sum(summed * of_read[:, None], 0)
     if KEEP:
         if first == 0:
-            if end.memory is not None:
-                store_memory(call, end.memory, row, of_memory)
-            if end.normaliser is not None:
-                store_normaliser(call, end.normaliser, row, of_normaliser)
+            state.store_state(call, end, row, of_memory, of_normaliser, 0.0)
     else:
         at = (piece - 1) * rows + row
-        store_memory(call, end.memory, at, of_memory)
-        if call.DENOMINATOR != "none":
-            store_normaliser(call, end.normaliser, at, of_normaliser)
+        state.store_state(call, end, at, of_memory, of_normaliser, 0.0)
         if end_log_kept is not None:
             tl.store(end_log_kept + at, log_kept_of_all)
 
@@ -202,55 +163,53 @@ def key_gradients(
     exponents_of_states, rows, CHUNKS_OF_STRETCH: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row: gradients of its keys and values, and after each stretch of the state's exponent."""
-    pid = tl.program_id(0).to(tl.int64)
-    chunk, row = pid % call.chunks, pid // call.chunks
-    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    chunk, row, batch, head, start = tiles.chunk_of_program(call)
     place = chunk * rows + row
-    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
-    turned_q, q = factor(call, rotated_queries(call, q, batch, start)), factor(call, q)
-    turned_k = factor(call, rotated_keys(call, k, batch, start))
-    faded, segment = fading(call, row, start)
+    k, key_scale, q, query_scale = terms.map_both(call, batch, head, row, start)
+    turned_q, q = tiles.factor(call, rotation.rotated_queries(call, q, batch, start)), tiles.factor(call, q)
+    turned_k = tiles.factor(call, rotation.rotated_keys(call, k, batch, start))
+    faded, segment = fading.fading(call, row, start)
     query = load_query_exponents(call, query_saved, row, start, faded)
-    after = load_stabiliser(call, states.stabiliser, place + rows)
-    there = is_key(call, batch, start)
-    pairs = tl.where(there[:, None], pair_factors(call, key_scale - faded, query, segment, 1), 0.0)
+    after = state.load_stabiliser(call, states.stabiliser, place + rows)
+    there = tiles.is_key(call, batch, start)
+    pairs = tl.where(there[:, None], fading.pair_factors(call, key_scale - faded, query, segment, 1), 0.0)
     enter = tl.full([call.C], 1.0, tl.float32)
     if call.HAS_SCALE or call.log_decay is not None:
-        enter = enter_factors(call, key_scale - faded, faded, segment, after)
+        enter = fading.enter_factors(call, key_scale - faded, faded, segment, after)
     enter = tl.where(there, enter, 0.0)
     gain = saved_gains(call, total, query, faded, query_scale, row, start)
-    weights = product(turned_k, tl.trans(turned_q), call.DTYPE, call.PRECISION) * pairs
+    weights = tiles.product(turned_k, tl.trans(turned_q), call.DTYPE, call.PRECISION) * pairs
     weights = weights.to(call.DTYPE)
     of_weights = tl.zeros([call.C, call.C], tl.float32)
     of_features = tl.zeros([call.C, call.BLOCK_M], tl.float32)
     for first in range(0, call.V, call.VALUES):
         columns = first + tl.arange(0, call.VALUES)
         grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns).to(call.DTYPE)
-        of_memory = load_memory(call, of_states.memory, place, columns)
-        of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
-        of_v += product(weights, grad, call.DTYPE, call.PRECISION)
-        store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
-        v = load_values(call, call.v, batch, head, start, columns)
-        of_weights += product(v, tl.trans(grad), call.DTYPE, call.PRECISION)
-        of_features += product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
+        of_memory = state.load_memory(call, of_states.memory, place, columns)
+        of_v = tiles.product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
+        of_v += tiles.product(weights, grad, call.DTYPE, call.PRECISION)
+        tiles.store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
+        v = state.load_values(call, call.v, batch, head, start, columns)
+        of_weights += tiles.product(v, tl.trans(grad), call.DTYPE, call.PRECISION)
+        of_features += tiles.product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
     of_features *= enter[:, None]
     of_totals = tl.zeros([call.C], tl.float32)
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
-        of_totals = load_vector(of_total, row, start, call.length, call.C, 0.0)
-        of_normaliser = load_normaliser(call, of_states.normaliser, place)
+        of_totals = tiles.load_vector(of_total, row, start, call.length, call.C, 0.0)
+        of_normaliser = state.load_normaliser(call, of_states.normaliser, place)
     of_summed = enter[:, None] * of_normaliser[None, :]
     if call.DENOMINATOR == "shared":
         of_weights += of_totals[None, :]
         of_features += of_summed
-    of_features += product(of_weights * pairs, turned_q, call.DTYPE, call.PRECISION)
-    of_features = keys_rotated_back(call, of_features, batch, start)
+    of_features += tiles.product(of_weights * pairs, turned_q, call.DTYPE, call.PRECISION)
+    of_features = rotation.keys_rotated_back(call, of_features, batch, start)
     if call.DENOMINATOR == "mapped":
-        of_summed += product(of_totals[None, :] * pairs, q, call.DTYPE, call.PRECISION)
+        of_summed += tiles.product(of_totals[None, :] * pairs, q, call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "own":
-        own_q = load_own(call, call.denominator_q, batch, head, start)
-        of_summed += product(of_totals[None, :] * pairs, own_q, call.DTYPE, call.PRECISION)
-    store_gradients(
+        own_q = terms.load_own(call, call.denominator_q, batch, head, start)
+        of_summed += tiles.product(of_totals[None, :] * pairs, own_q, call.DTYPE, call.PRECISION)
+    terms.store_gradients(
         call, call.k, call.denominator_k, grad_k, grad_own, of_k, batch, head, row, start, k, of_features, of_summed
     )
     if exponents_of_states is not None:
@@ -258,11 +217,11 @@ def key_gradients(
             of_exponent_of_state = tl.full([], 0.0, tl.float32)
             for first in range(0, call.V, call.VALUES):
                 columns = first + tl.arange(0, call.VALUES)
-                memory = load_memory(call, states.memory, place + rows, columns).to(tl.float32)
-                of_memory = load_memory(call, of_states.memory, place, columns).to(tl.float32)
+                memory = state.load_memory(call, states.memory, place + rows, columns).to(tl.float32)
+                of_memory = state.load_memory(call, of_states.memory, place, columns).to(tl.float32)
                 of_exponent_of_state += tl.sum(tl.sum(of_memory * memory, 1), 0)
             if call.DENOMINATOR != "none":
-                normaliser = load_normaliser(call, states.normaliser, place + rows)
+                normaliser = state.load_normaliser(call, states.normaliser, place + rows)
                 of_exponent_of_state += tl.sum(of_normaliser * normaliser, 0)
             stretches = tl.cdiv(call.chunks, CHUNKS_OF_STRETCH)
             to = exponents_of_states + row * stretches + chunk // CHUNKS_OF_STRETCH

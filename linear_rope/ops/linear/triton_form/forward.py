@@ -15,28 +15,8 @@ and leaves the state
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.fading import (
-    enter_factors,
-    fading,
-    gains,
-    log_kept,
-    pair_factors,
-    query_exponents,
-    read_factors,
-    stabiliser_after,
-)
-from linear_rope.ops.linear.triton_form.maps import held_projection
-from linear_rope.ops.linear.triton_form.rotation import rotated_keys, rotated_queries
-from linear_rope.ops.linear.triton_form.states import (
-    load_memory,
-    load_normaliser,
-    load_stabiliser,
-    load_values,
-    store_memory,
-    store_normaliser,
-)
-from linear_rope.ops.linear.triton_form.terms import load_own, load_own_keys, map_both, map_keys, summed_keys
-from linear_rope.ops.linear.triton_form.tiles import NOTHING, factor, load_tile, product, store_tile, store_vector
+from linear_rope.ops.linear.triton_form import fading, maps, rotation, state, terms, tiles
+from linear_rope.ops.linear.triton_form.tiles import NOTHING
 
 
 @triton.jit
@@ -52,18 +32,9 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
     """
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = held_projection(call)
+    projection, rest = maps.held_projection(call)
     value_columns = tl.arange(0, call.BLOCK_V)
-    memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
-    normaliser = tl.zeros([call.BLOCK_M], tl.float32)
-    before = tl.full([], NOTHING if call.HAS_SCALE else 0.0, tl.float32)
-    place = piece * rows + row
-    if begin.memory is not None:
-        memory = load_memory(call, begin.memory, place, value_columns).to(tl.float32)
-        if call.DENOMINATOR != "none":
-            normaliser = load_normaliser(call, begin.normaliser, place)
-        if call.HAS_SCALE:
-            before = load_stabiliser(call, begin.stabiliser, place)
+    memory, normaliser, before = state.load_state(call, begin, piece * rows + row)
     nothing = tl.full([], 0.0, tl.float32)
     log_kept_of_all = nothing
     first = piece * chunks_of_piece
@@ -72,51 +43,33 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
         chunk = first + n
         start = chunk * call.C
         if KEEP:
-            at = chunk * rows + row
-            store_memory(call, states.memory, at, memory)
-            if call.DENOMINATOR != "none":
-                store_normaliser(call, states.normaliser, at, normaliser)
-            if call.HAS_SCALE:
-                tl.store(states.stabiliser + at, before)
-        mapped, log_scale = map_keys(call, projection, rest, batch, head, row, start)
-        keys = rotated_keys(call, mapped, batch, start)
-        v = load_tile(call.v, batch, head, start, call.length, value_columns, call.C, call.V)
-        summed = summed_keys(call, mapped, keys, batch, head, start)
+            state.store_state(call, states, chunk * rows + row, memory, normaliser, before)
+        mapped, log_scale = terms.map_keys(call, projection, rest, batch, head, row, start)
+        keys = rotation.rotated_keys(call, mapped, batch, start)
+        v = state.load_values(call, call.v, batch, head, start, value_columns)
+        summed = terms.summed_keys(call, mapped, keys, batch, head, start)
         if call.HAS_SCALE or call.log_decay is not None:
-            faded, segment = fading(call, row, start)
-            query = query_exponents(call, log_scale - faded, faded, segment, before)
+            faded, segment = fading.fading(call, row, start)
+            query = fading.query_exponents(call, log_scale - faded, faded, segment, before)
             after = tl.full([], 0.0, tl.float32)
             if call.HAS_SCALE:
-                after = stabiliser_after(call, query, faded)
-            enter = enter_factors(call, log_scale - faded, faded, segment, after)
+                after = fading.stabiliser_after(call, query, faded)
+            enter = fading.enter_factors(call, log_scale - faded, faded, segment, after)
             keys, summed = keys * enter[:, None], summed * enter[:, None]
-            log_kept_here = log_kept(call, faded, segment, before, after)
+            log_kept_here = fading.log_kept(call, faded, segment, before, after)
             kept = tl.exp(log_kept_here)
             memory, normaliser = memory * kept, normaliser * kept
-            log_kept_of_all += log_kept(call, faded, segment, nothing, nothing)
+            log_kept_of_all += fading.log_kept(call, faded, segment, nothing, nothing)
             before = after
-        memory += product(tl.trans(keys), v, call.DTYPE, call.PRECISION)
+        memory += tiles.product(tl.trans(keys), v, call.DTYPE, call.PRECISION)
         normaliser += tl.sum(summed, 0)
     if KEEP:
         if first + count == call.chunks:
-            at = (first + count) * rows + row
-            store_memory(call, states.memory, at, memory)
-            if call.DENOMINATOR != "none":
-                store_normaliser(call, states.normaliser, at, normaliser)
-            if call.HAS_SCALE:
-                tl.store(states.stabiliser + at, before)
-            store_memory(call, end.memory, row, memory)
-            if call.DENOMINATOR != "none":
-                store_normaliser(call, end.normaliser, row, normaliser)
-            if call.HAS_SCALE:
-                tl.store(end.stabiliser + row, before.to(end.stabiliser.dtype.element_ty))
+            state.store_state(call, states, (first + count) * rows + row, memory, normaliser, before)
+            state.store_state(call, end, row, memory, normaliser, before)
     else:
         at = (piece + 1) * rows + row
-        store_memory(call, end.memory, at, memory)
-        if call.DENOMINATOR != "none":
-            store_normaliser(call, end.normaliser, at, normaliser)
-        if call.HAS_SCALE:
-            tl.store(end.stabiliser + at, before)
+        state.store_state(call, end, at, memory, normaliser, before)
         if call.log_decay is not None:
             tl.store(end_log_kept + at, log_kept_of_all)
 
@@ -124,57 +77,53 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
 @triton.jit
 def outputs(call, states, output, total_out, scale_out, query_out, rows):
     """One chunk of one row."""
-    pid = tl.program_id(0).to(tl.int64)
-    chunk, row = pid % call.chunks, pid // call.chunks
-    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    chunk, row, batch, head, start = tiles.chunk_of_program(call)
     place = chunk * rows + row
-    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
-    turned_k, k = factor(call, rotated_keys(call, k, batch, start)), factor(call, k)
-    faded, segment = fading(call, row, start)
+    k, key_scale, q, query_scale = terms.map_both(call, batch, head, row, start)
+    turned_k, k = tiles.factor(call, rotation.rotated_keys(call, k, batch, start)), tiles.factor(call, k)
+    faded, segment = fading.fading(call, row, start)
     key = key_scale - faded
-    before = tl.full([], 0.0, tl.float32)
+    before = state.load_stabiliser(call, states.stabiliser, place)
+    query = fading.query_exponents(call, key, faded, segment, before)
+    pairs = fading.pair_factors(call, key, query, segment, 0)
+    read = fading.read_factors(call, query, segment, before)
     if call.HAS_SCALE:
-        before = load_stabiliser(call, states.stabiliser, place)
-    query = query_exponents(call, key, faded, segment, before)
-    pairs = pair_factors(call, key, query, segment, 0)
-    read = read_factors(call, query, segment, before)
-    if call.HAS_SCALE:
-        store_vector(scale_out, row, start, call.length, query + faded, call.C)
+        tiles.store_vector(scale_out, row, start, call.length, query + faded, call.C)
         if query_out is not None:
-            store_vector(query_out, row, start, call.length, query, call.C)
+            tiles.store_vector(query_out, row, start, call.length, query, call.C)
 
     total = tl.zeros([call.C], tl.float32)
     normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
-        normaliser = load_normaliser(call, states.normaliser, place)
+        normaliser = state.load_normaliser(call, states.normaliser, place)
     if call.DENOMINATOR == "mapped":
         total = read * tl.sum(q * normaliser[None, :], 1)
-        total += tl.sum(product(q, tl.trans(k), call.DTYPE, call.PRECISION) * pairs, 1)
+        total += tl.sum(tiles.product(q, tl.trans(k), call.DTYPE, call.PRECISION) * pairs, 1)
     if call.DENOMINATOR == "own":
-        own_q = load_own(call, call.denominator_q, batch, head, start)
-        own_k = load_own_keys(call, batch, head, start)
+        own_q = terms.load_own(call, call.denominator_q, batch, head, start)
+        own_k = terms.load_own_keys(call, batch, head, start)
         total = read * tl.sum(own_q * normaliser[None, :], 1)
-        total += tl.sum(product(own_q, tl.trans(own_k), call.DTYPE, call.PRECISION) * pairs, 1)
+        total += tl.sum(tiles.product(own_q, tl.trans(own_k), call.DTYPE, call.PRECISION) * pairs, 1)
 
-    q = rotated_queries(call, q, batch, start)
+    q = rotation.rotated_queries(call, q, batch, start)
     if call.DENOMINATOR == "shared":
         total = read * tl.sum(q * normaliser[None, :], 1)
-    q = factor(call, q)
-    weights = product(q, tl.trans(turned_k), call.DTYPE, call.PRECISION) * pairs
+    q = tiles.factor(call, q)
+    weights = tiles.product(q, tl.trans(turned_k), call.DTYPE, call.PRECISION) * pairs
     if call.DENOMINATOR == "shared":
         total += tl.sum(weights, 1)
     if call.DENOMINATOR != "none":
-        store_vector(total_out, row, start, call.length, total, call.C)
-    gain = gains(call, total, query, faded, query_scale)[:, None]
+        tiles.store_vector(total_out, row, start, call.length, total, call.C)
+    gain = fading.gains(call, total, query, faded, query_scale)[:, None]
     weights = weights.to(call.DTYPE)
     for first in range(0, call.V, call.VALUES):
         columns = first + tl.arange(0, call.VALUES)
-        memory = load_memory(call, states.memory, place, columns)
-        numerator = product(q, memory, call.DTYPE, call.PRECISION) * read[:, None]
-        v = load_values(call, call.v, batch, head, start, columns)
+        memory = state.load_memory(call, states.memory, place, columns)
+        numerator = tiles.product(q, memory, call.DTYPE, call.PRECISION) * read[:, None]
+        v = state.load_values(call, call.v, batch, head, start, columns)
         # Last: the compiler lays all products out as the last one, and a square one would waste most of its warps.
-        numerator += product(weights, v, call.DTYPE, call.PRECISION)
-        store_tile(output, batch, head, start, call.length, columns, numerator * gain, call.C, call.V)
+        numerator += tiles.product(weights, v, call.DTYPE, call.PRECISION)
+        tiles.store_tile(output, batch, head, start, call.length, columns, numerator * gain, call.C, call.V)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from linear_rope.ops.linear.call import (
 )
 from linear_rope.ops.linear.call import empty_result as any_result
 from linear_rope.ops.linear.triton_form import backward, forward, settings
-from linear_rope.ops.linear.triton_form.states import States
+from linear_rope.ops.linear.triton_form.state import States
 from linear_rope.ops.linear.triton_form.tiles import Inputs, Rows
 
 NO_STATES = States(None, None, None)
@@ -54,8 +54,8 @@ class Launcher:
             q=self.strided("q", call.q, (*queries, width)),
             k=self.strided("k", call.k, (*keys, width)),
             v=self.strided("v", call.v, (*keys, self.values)),
-            denominator_q=self._own("denominator_q", call.denominator_q, (*queries, self.features)),
-            denominator_k=self._own("denominator_k", call.denominator_k, (*keys, self.features)),
+            denominator_q=self.strided("denominator_q", call.denominator_q, (*queries, self.features)),
+            denominator_k=self.strided("denominator_k", call.denominator_k, (*keys, self.features)),
             query_scale=self.flat("query_scale", call.query_scale, queries),
             key_scale=self.flat("key_scale", call.key_scale, keys),
             log_decay=self.flat("log_decay", call.log_decay, queries),
@@ -76,7 +76,7 @@ class Launcher:
             HALF_NORM=tl.constexpr(0.5 / math.sqrt(width)),
             LOG_SIZE=tl.constexpr(math.log(self.features) / 2),
             HAS_SCALE=tl.constexpr(call.has_scale),
-            DENOMINATOR=tl.constexpr(_denominator(call)),
+            DENOMINATOR=tl.constexpr(settings.denominator_of(call)),
             D=tl.constexpr(width),
             M=tl.constexpr(self.features),
             V=tl.constexpr(self.values),
@@ -112,15 +112,14 @@ class Launcher:
     def chunks_of(self, length: int) -> int:
         return -(-length // self.settings.chunk)
 
-    def strided(self, name: str, x: Tensor, shape: tuple[int, ...]) -> Rows:
-        """A tensor (B, H, N, ·) where it lies."""
+    def strided(self, name: str, x: Tensor | None, shape: tuple[int, ...]) -> Any:
+        """Rows of a tensor (B, H, N, ·) where it lies; None for None."""
+        if x is None:
+            return None
         self._check(name, x, shape)
         x = x.resolve_neg()
         farthest = self.settings.chunk * abs(x.stride(2)) + settings.tile(x.shape[-1]) * abs(x.stride(3))
         return rows_of(x if farthest < FAR else x.contiguous())
-
-    def _own(self, name: str, x: Tensor | None, shape: tuple[int, ...]) -> Rows | None:
-        return None if x is None else self.strided(name, x, shape)
 
     def flat(self, name: str, x: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
         """Contiguous."""
@@ -185,6 +184,16 @@ class Launcher:
         with torch.cuda.device(self.call.q.device) if self.call.q.is_cuda else nullcontext():
             kernel[grid](*arguments, **flags, num_warps=warps, num_stages=stages)
 
+    def run_rows(self, kernel: Any, pieces: int, *arguments: Any, number: int, **flags: Any) -> None:
+        """A program for each piece of each row; ``number`` is the kernel's in :attr:`Launch.warps`."""
+        warps, stages = self.settings.warps[number], self.settings.stages
+        self.run(kernel, (self.rows, pieces), *arguments, warps=warps, stages=stages, **flags)
+
+    def run_chunks(self, kernel: Any, inputs: Any, *arguments: Any, number: int, **flags: Any) -> None:
+        """A program for each chunk of each row; ``inputs`` are the kernel's Inputs."""
+        warps = self.settings.warps[number]
+        self.run(kernel, (inputs.chunks * self.rows,), inputs, *arguments, warps=warps, **flags)
+
     def join(self, states: States, log_kept: Tensor | None, *, reverse: bool) -> States:
         """What comes before each piece, from ``states`` (pieces, rows), which are overwritten."""
         joined = None if states.stabiliser is None else torch.empty_like(states.stabiliser)
@@ -231,16 +240,8 @@ def products_of(call: Call) -> tuple[torch.dtype, str]:
     return torch.float32, "tf32" if dtypes == {torch.float16} or settings.allows_tf32() else "ieee"
 
 
-def rows_of(x: Tensor) -> Rows:
-    return Rows(x, *x.stride())
-
-
-def _denominator(call: Call) -> str:
-    if call.denominator == "none":
-        return "none"
-    if call.denominator_q is not None:
-        return "own"
-    return "mapped" if call.denominator == "unrotated" and call.q_rotation is not None else "shared"
+def rows_of(x: Tensor | None) -> Rows | None:
+    return None if x is None else Rows(x, *x.stride())
 
 
 def _batch_stride(rotation: Tensor | None) -> int:
@@ -251,7 +252,7 @@ def _same(x: Tensor | None, y: Tensor | None) -> bool:
     return x is y or (x is not None and y is not None and x.data_ptr() == y.data_ptr() and x.shape == y.shape)
 
 
-def empty_result(call: Call, *, keep: bool) -> Result:
+def empty_result(call: Call, *, keep: bool, chunk: int | None = None) -> Result:
     """Memory for a result; with ``keep`` also for the state before each chunk, and the exponents of queries."""
     result = any_result(call)
     # What is computed from half precision is rounded to it once, here.
@@ -260,7 +261,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         return result
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
-    places = length // settings.launch_of(settings.size_of(call), call.q.device).chunk + 2
+    places = length // (chunk or settings.launch_of(settings.size_of(call), call.q.device).chunk) + 2
     return result._replace(
         weights=call.new(batch, heads, length, exists=call.has_scale),
         memories=call.new(places, batch, heads, call.features, call.v.shape[-1], dtype=products_of(call)[0]),
@@ -275,25 +276,14 @@ def attend(call: Call, *, keep: bool) -> Result:
     if not result.output.numel():
         return result
     to = Launcher(call)
-    _, warps_of_outputs, *_ = to.settings.warps
     states = saved(result, call) if keep else to.new_states(to.chunks + 1, to.products)
     begin = to.state(call.memory, call.key_sum, call.stabiliser)
     if to.pieces > 1:
         begin = _before_pieces(to, begin)
     end = States(*(or_none(x) for x in (result.memory, result.key_sum, result.stabiliser)))
     _run_states(to, begin, states, end, None, keep=True)
-    to.run(
-        forward.outputs,
-        (to.chunks * to.rows,),
-        to.of_outputs,
-        states,
-        rows_of(result.output),
-        or_none(result.denominator),
-        or_none(result.scale),
-        or_none(result.weights),
-        to.rows,
-        warps=warps_of_outputs,
-    )
+    of_queries = (or_none(x) for x in (result.denominator, result.scale, result.weights))
+    to.run_chunks(forward.outputs, to.of_outputs, states, rows_of(result.output), *of_queries, to.rows, number=1)
     return result
 
 
@@ -302,14 +292,7 @@ def _run_states(
 ) -> None:
     pieces = to.pieces if keep else to.pieces - 1
     arguments = to.inputs, begin, states, end, log_kept, to.rows, to.chunks_of_piece
-    to.run(
-        forward.states_before_chunks,
-        (to.rows, pieces),
-        *arguments,
-        KEEP=keep,
-        warps=to.settings.warps[0],
-        stages=to.settings.stages,
-    )
+    to.run_rows(forward.states_before_chunks, pieces, *arguments, KEEP=keep, number=0)
 
 
 def _before_pieces(to: Launcher, begin: States) -> States:
@@ -341,25 +324,14 @@ def or_none(x: Tensor) -> Tensor | None:
 def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     """Backward."""
     gradients, to = empty_gradients(call), Launcher(call)
-    _, _, warps_of_queries, _, warps_of_keys = to.settings.warps
     states, saved_query = saved(result, call), or_none(result.weights)
     total, grad_rows, of_total, of_q, of_k = to.for_gradients(result, of)
-    to.run(
+    grad_total = to.flat("grad_total", of.denominator, call.q.shape[:3])
+    to.run_chunks(
         backward.query_gradients,
-        (to.chunks * to.rows,),
-        to.inputs,
-        states,
-        saved_query,
-        rows_of(result.output),
-        total,
-        grad_rows,
-        to.flat("grad_total", of.denominator, call.q.shape[:3]),
-        rows_of(gradients.q),
-        None if gradients.denominator_q is None else rows_of(gradients.denominator_q),
-        of_total,
-        of_q,
-        to.rows,
-        warps=warps_of_queries,
+        *(to.inputs, states, saved_query, rows_of(result.output), total, grad_rows, grad_total),
+        *(rows_of(gradients.q), rows_of(gradients.denominator_q), of_total, of_q, to.rows),
+        number=2,
     )
     of_states = to.new_states(to.chunks, to.products, stabilised=False)
     read = states, saved_query, total, grad_rows, of_total
@@ -370,20 +342,12 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     of_exponents = None
     if call.log_decay is not None:
         of_exponents = new_exponents_of_states(call, result, of, stretch)
-    to.run(
+    of_keys = (rows_of(x) for x in (gradients.k, gradients.v, gradients.denominator_k))
+    to.run_chunks(
         backward.key_gradients,
-        (to.chunks * to.rows,),
-        to.inputs,
-        *read,
-        of_states,
-        rows_of(gradients.k),
-        rows_of(gradients.v),
-        None if gradients.denominator_k is None else rows_of(gradients.denominator_k),
-        of_k,
-        of_exponents,
-        to.rows,
+        *(to.inputs, *read, of_states, *of_keys, of_k, of_exponents, to.rows),
         CHUNKS_OF_STRETCH=chunks_of_stretch,
-        warps=warps_of_keys,
+        number=4,
     )
     if of_q is not None and of_k is not None:
         nothing = of_exponents if of_exponents is not None else of_q
@@ -400,14 +364,7 @@ def _run_gradients_of_states(
     def run(begin: States, end: States, log_kept: Tensor | None, keep: bool) -> None:
         pieces = to.pieces if keep else to.pieces - 1
         arguments = to.inputs, *read, begin, of_states, end, log_kept, to.rows, to.chunks_of_piece
-        to.run(
-            backward.states_after_chunks,
-            (to.rows, pieces),
-            *arguments,
-            KEEP=keep,
-            warps=to.settings.warps[3],
-            stages=to.settings.stages,
-        )
+        to.run_rows(backward.states_after_chunks, pieces, *arguments, KEEP=keep, number=3)
 
     if to.pieces > 1:
         after = to.new_states(to.pieces, stabilised=False)

@@ -7,11 +7,10 @@ import triton.language as tl
 
 from linear_rope.ops.decay import of_features
 from linear_rope.ops.linear.call import Call, Gradients, Result, Upstream, empty_gradients
-from linear_rope.ops.linear.call import empty_result as any_result
-from linear_rope.ops.linear.triton_form import launch_one_position, pairs
-from linear_rope.ops.linear.triton_form.launch import Launcher, or_none, products_of, rows_of, saved
+from linear_rope.ops.linear.triton_form import launch, launch_one_position, pairs
+from linear_rope.ops.linear.triton_form.launch import Launcher, or_none, rows_of, saved
 from linear_rope.ops.linear.triton_form.pairs import Decays
-from linear_rope.ops.linear.triton_form.states import States
+from linear_rope.ops.linear.triton_form.state import States
 
 CHUNK = 16
 """positions of a chunk: the shortest of a matrix product, as inside it each key is weighed by itself"""
@@ -35,19 +34,8 @@ class _Launcher(Launcher):
 
 
 def empty_result(call: Call, *, keep: bool) -> Result:
-    """Memory for a result; with ``keep`` also for the state before each chunk, and the exponents of queries."""
-    result = any_result(call)
-    result = result._replace(output=result.output.to(call.v.dtype))
-    if not keep:
-        return result
-    batch, heads, length, _ = call.q.shape
-    places = length // CHUNK + 2
-    return result._replace(
-        weights=call.new(batch, heads, length, exists=call.has_scale),
-        memories=call.new(places, batch, heads, call.features, call.v.shape[-1], dtype=products_of(call)[0]),
-        key_sums=call.new(places, batch, heads, call.features, exists=call.has_denominator),
-        stabilisers=call.new(places, batch, heads, 1, exists=call.has_scale),
-    )
+    """As in launch.py."""
+    return launch.empty_result(call, keep=keep, chunk=CHUNK)
 
 
 def attend(call: Call, *, keep: bool) -> Result:
@@ -61,21 +49,10 @@ def attend(call: Call, *, keep: bool) -> Result:
     states = saved(result, call) if keep else to.new_states(to.chunks + 1, to.products)
     begin = to.state(call.memory, call.key_sum, call.stabiliser)
     end = States(*(or_none(x) for x in (result.memory, result.key_sum, result.stabiliser)))
-    to.run(
-        pairs.pair_states,
-        (to.rows,),
-        *(to.inputs, to.decays, begin, states, end, to.rows),
-        warps=to.settings.warps[0],
-        stages=to.settings.stages,
-    )
-    to.run(
-        pairs.pair_outputs,
-        (to.chunks * to.rows,),
-        *(to.inputs, to.decays, states, rows_of(result.output)),
-        *(or_none(x) for x in (result.denominator, result.scale, result.weights)),
-        to.rows,
-        warps=to.settings.warps[1],
-    )
+    to.run_rows(pairs.pair_states, 1, to.inputs, to.decays, begin, states, end, to.rows, number=0)
+    of_queries = (or_none(x) for x in (result.denominator, result.scale, result.weights))
+    arguments = to.inputs, to.decays, states, rows_of(result.output), *of_queries, to.rows
+    to.run_chunks(pairs.pair_outputs, *arguments, number=1)
     return result
 
 
@@ -103,27 +80,15 @@ def differentiate(call: Call, result: Result, of: Upstream) -> Gradients:
     read = to.inputs, to.decays, states, saved_query, rows_of(result.output), total, grad_rows, grad_total
     of_states = to.new_states(to.chunks, to.products, stabilised=False)
     end = States(gradients.memory, gradients.key_sum if call.has_denominator else None, None)
-    to.run(
-        pairs.pair_state_gradients,
-        (to.rows,),
-        *(*read, to.state(of.memory, of.key_sum, None), of_states, end, to.rows),
-        warps=to.settings.warps[3],
-        stages=to.settings.stages,
-    )
+    begin = to.state(of.memory, of.key_sum, None)
+    to.run_rows(pairs.pair_state_gradients, 1, *read, begin, of_states, end, to.rows, number=3)
     of_decays = Decays(
         call.new(*queries, call.features // 2),
         None if call.denominator_decay is None else call.new(*queries),
         call.new(*queries),
     )
-    own = (None if x is None else rows_of(x) for x in (gradients.denominator_q, gradients.denominator_k))
-    to.run(
-        pairs.pair_gradients,
-        (to.chunks * to.rows,),
-        *(*read, of_states, *(rows_of(x) for x in gradients[:3]), *own, of_q, of_k),
-        of_decays,
-        to.rows,
-        warps=to.settings.warps[4],
-    )
+    of_inputs = (rows_of(x) for x in gradients[:5])
+    to.run_chunks(pairs.pair_gradients, *read, of_states, *of_inputs, of_q, of_k, of_decays, to.rows, number=4)
     exponents = (gradients.query_scale, of_q), (gradients.key_scale, of_k), (gradients.log_decay, of_decays.head)
     for to_put, x in exponents:
         if to_put is not None and x is not None:

@@ -12,11 +12,9 @@ A program takes one row and a block of its values. A chunk has one position, C =
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.fading import RESET, gains
-from linear_rope.ops.linear.triton_form.rotation import rotated_keys, rotated_queries
-from linear_rope.ops.linear.triton_form.states import load_normaliser, load_stabiliser, store_normaliser
-from linear_rope.ops.linear.triton_form.terms import map_both, summed_keys, summed_queries
-from linear_rope.ops.linear.triton_form.tiles import NOTHING, load_tile, store_tile
+from linear_rope.ops.linear.triton_form import fading, rotation, state, terms, tiles
+from linear_rope.ops.linear.triton_form.fading import RESET
+from linear_rope.ops.linear.triton_form.tiles import NOTHING
 
 
 @triton.jit
@@ -24,19 +22,19 @@ def one_position(call, before, after, output, total_out, scale_out):
     """One row and block of values: from States (1, rows) before it, or of None, to those after it."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     batch, head = row // call.heads, row % call.heads
-    k, key_scale, q, query_scale = map_both(call, batch, head, row, 0)
-    turned_k, turned_q = rotated_keys(call, k, batch, 0), rotated_queries(call, q, batch, 0)
+    k, key_scale, q, query_scale = terms.map_both(call, batch, head, row, 0)
+    turned_k, turned_q = rotation.rotated_keys(call, k, batch, 0), rotation.rotated_queries(call, q, batch, 0)
     stabiliser, enter, kept = step_factors(call, before, tl.sum(key_scale, 0), row)
 
     total = tl.zeros([1], tl.float32)
     if call.DENOMINATOR != "none":
-        summed_q = summed_queries(call, q, turned_q, batch, head, 0)
-        normaliser = tl.sum(summed_keys(call, k, turned_k, batch, head, 0), 0) * enter
+        summed_q = terms.summed_queries(call, q, turned_q, batch, head, 0)
+        normaliser = tl.sum(terms.summed_keys(call, k, turned_k, batch, head, 0), 0) * enter
         if before.normaliser is not None:
-            normaliser += load_normaliser(call, before.normaliser, row) * kept
+            normaliser += state.load_normaliser(call, before.normaliser, row) * kept
         total += tl.sum(normaliser * tl.sum(summed_q, 0), 0)
         if block == 0:
-            store_normaliser(call, after.normaliser, row, normaliser)
+            state.store_normaliser(call, after.normaliser, row, normaliser)
             tl.store(total_out + row, tl.sum(total, 0))
     if call.HAS_SCALE:
         if block == 0:
@@ -44,7 +42,7 @@ def one_position(call, before, after, output, total_out, scale_out):
             tl.store(scale_out + row, stabiliser.to(scale_out.dtype.element_ty))
 
     columns = block * call.BLOCK_V + tl.arange(0, call.BLOCK_V)
-    v = load_tile(call.v, batch, head, 0, 1, columns, 1, call.V).to(tl.float32)
+    v = tiles.load_tile(call.v, batch, head, 0, 1, columns, 1, call.V).to(tl.float32)
     m = tl.arange(0, call.BLOCK_M)
     at = row * (call.M * call.V) + m[:, None] * call.V + columns[None, :]
     inside = (m < call.M)[:, None] & (columns < call.V)[None, :]
@@ -53,8 +51,8 @@ def one_position(call, before, after, output, total_out, scale_out):
         memory += tl.load(before.memory + at, mask=inside, other=0.0).to(tl.float32) * kept
     tl.store(after.memory + at, memory, mask=inside)
     numerator = tl.sum(tl.trans(turned_q) * memory, 0)[None, :]
-    numerator *= gains(call, total, stabiliser, 0.0, query_scale)[:, None]
-    store_tile(output, batch, head, 0, 1, columns, numerator, 1, call.V)
+    numerator *= fading.gains(call, total, stabiliser, 0.0, query_scale)[:, None]
+    tiles.store_tile(output, batch, head, 0, 1, columns, numerator, 1, call.V)
 
 
 @triton.jit
@@ -69,7 +67,7 @@ def step_factors(call, before, key_scale, row):
     if call.HAS_SCALE:
         c = tl.full([], NOTHING, tl.float32)
         if before.stabiliser is not None:
-            c = load_stabiliser(call, before.stabiliser, row)
+            c = state.load_stabiliser(call, before.stabiliser, row)
         stabiliser = tl.maximum(tl.where(is_reset, NOTHING, c + log_kept), key_scale)
         enter = tl.exp(key_scale - stabiliser)
         # In float64, because what rounding takes here is multiplied step by step.

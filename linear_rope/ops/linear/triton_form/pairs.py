@@ -21,50 +21,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from linear_rope.ops.linear.triton_form.backward import load_query_exponents, numerator_gradients, saved_gains
-from linear_rope.ops.linear.triton_form.fading import (
-    RESET,
-    enter_factors,
-    fading,
-    gains,
-    log_kept,
-    pair_factors,
-    query_exponents,
-    read_factors,
-    stabiliser_after,
-)
-from linear_rope.ops.linear.triton_form.maps import held_projection
-from linear_rope.ops.linear.triton_form.rotation import (
-    keys_rotated_back,
-    queries_rotated_back,
-    rotated_keys,
-    rotated_queries,
-)
-from linear_rope.ops.linear.triton_form.states import (
-    load_memory,
-    load_normaliser,
-    load_stabiliser,
-    load_values,
-    store_memory,
-    store_normaliser,
-)
-from linear_rope.ops.linear.triton_form.terms import (
-    map_both,
-    map_keys,
-    map_queries,
-    store_gradients,
-    summed_keys,
-    summed_queries,
-)
-from linear_rope.ops.linear.triton_form.tiles import (
-    NOTHING,
-    factor,
-    is_key,
-    load_vector,
-    product,
-    store_tile,
-    store_vector,
-)
+from linear_rope.ops.linear.triton_form import backward, fading, maps, rotation, state, terms, tiles
+from linear_rope.ops.linear.triton_form.fading import RESET
 
 
 class Decays(NamedTuple):
@@ -155,102 +113,77 @@ def product_gradients(call, q, k, of_products, logs):
 
 
 @triton.jit
-def store_state(call, states, place, memory, normaliser, stabiliser):
-    store_memory(call, states.memory, place, memory)
-    if call.DENOMINATOR != "none":
-        store_normaliser(call, states.normaliser, place, normaliser)
-    if states.stabiliser is not None:
-        tl.store(states.stabiliser + place, stabiliser.to(states.stabiliser.dtype.element_ty))
-
-
-@triton.jit
-def load_state(call, states, place):
-    """Memory and normaliser, zero where there are none."""
-    memory, normaliser = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32), tl.zeros([call.BLOCK_M], tl.float32)
-    if states.memory is not None:
-        memory = load_memory(call, states.memory, place, tl.arange(0, call.BLOCK_V)).to(tl.float32)
-    if states.normaliser is not None:
-        normaliser = load_normaliser(call, states.normaliser, place)
-    return memory, normaliser
-
-
-@triton.jit
 def pair_states(call, decays, begin, states, end, rows):
     """One row: the states (chunks + 1, rows) before each chunk and after the last, which is ``end`` (1, rows) too."""
     row = tl.program_id(0).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = held_projection(call)
-    memory, normaliser = load_state(call, begin, row)
-    before = tl.full([], NOTHING if call.HAS_SCALE else 0.0, tl.float32)
-    if begin.stabiliser is not None:
-        before = load_stabiliser(call, begin.stabiliser, row)
+    projection, rest = maps.held_projection(call)
+    memory, normaliser, before = state.load_state(call, begin, row)
     for chunk in range(0, call.chunks):
         start = chunk * call.C
-        store_state(call, states, chunk * rows + row, memory, normaliser, before)
-        mapped, log_scale = map_keys(call, projection, rest, batch, head, row, start)
-        keys = rotated_keys(call, mapped, batch, start)
-        v = load_values(call, call.v, batch, head, start, tl.arange(0, call.BLOCK_V))
-        summed = summed_keys(call, mapped, keys, batch, head, start)
-        faded, segment = fading(call, row, start)
-        query = query_exponents(call, log_scale - faded, faded, segment, before)
+        state.store_state(call, states, chunk * rows + row, memory, normaliser, before)
+        mapped, log_scale = terms.map_keys(call, projection, rest, batch, head, row, start)
+        keys = rotation.rotated_keys(call, mapped, batch, start)
+        v = state.load_values(call, call.v, batch, head, start, tl.arange(0, call.BLOCK_V))
+        summed = terms.summed_keys(call, mapped, keys, batch, head, start)
+        faded, segment = fading.fading(call, row, start)
+        query = fading.query_exponents(call, log_scale - faded, faded, segment, before)
         after = tl.full([], 0.0, tl.float32)
         if call.HAS_SCALE:
-            after = stabiliser_after(call, query, faded)
-        enter = enter_factors(call, log_scale - faded, faded, segment, after)[:, None]
-        kept = tl.exp(log_kept(call, faded, segment, before, after))
+            after = fading.stabiliser_after(call, query, faded)
+        enter = fading.enter_factors(call, log_scale - faded, faded, segment, after)[:, None]
+        kept = tl.exp(fading.log_kept(call, faded, segment, before, after))
         _, _, entering, left = pair_fades(call, decays, row, start)
         memory *= (kept * left)[:, None]
-        memory += product(tl.trans(keys * enter * entering), v, call.DTYPE, call.PRECISION)
+        memory += tiles.product(tl.trans(keys * enter * entering), v, call.DTYPE, call.PRECISION)
         if call.DENOMINATOR != "none":
             _, _, entering, left = summed_fades(call, decays, row, start)
             normaliser = normaliser * (kept * left) + tl.sum(summed * enter * entering, 0)
         before = after
-    store_state(call, states, call.chunks * rows + row, memory, normaliser, before)
-    store_state(call, end, row, memory, normaliser, before)
+    state.store_state(call, states, call.chunks * rows + row, memory, normaliser, before)
+    state.store_state(call, end, row, memory, normaliser, before)
 
 
 @triton.jit
 def pair_outputs(call, decays, states, output, total_out, scale_out, query_out, rows):
     """One chunk of one row."""
-    pid = tl.program_id(0).to(tl.int64)
-    chunk, row = pid % call.chunks, pid // call.chunks
-    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    chunk, row, batch, head, start = tiles.chunk_of_program(call)
     place = chunk * rows + row
-    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
-    turned_q, turned_k = rotated_queries(call, q, batch, start), rotated_keys(call, k, batch, start)
-    faded, segment = fading(call, row, start)
-    before = load_stabiliser(call, states.stabiliser, place)
-    query = query_exponents(call, key_scale - faded, faded, segment, before)
-    factors = pair_factors(call, key_scale - faded, query, segment, 0)
-    read = read_factors(call, query, segment, before)
+    k, key_scale, q, query_scale = terms.map_both(call, batch, head, row, start)
+    turned_q, turned_k = rotation.rotated_queries(call, q, batch, start), rotation.rotated_keys(call, k, batch, start)
+    faded, segment = fading.fading(call, row, start)
+    before = state.load_stabiliser(call, states.stabiliser, place)
+    query = fading.query_exponents(call, key_scale - faded, faded, segment, before)
+    factors = fading.pair_factors(call, key_scale - faded, query, segment, 0)
+    read = fading.read_factors(call, query, segment, before)
     if call.HAS_SCALE:
-        store_vector(scale_out, row, start, call.length, query + faded, call.C)
+        tiles.store_vector(scale_out, row, start, call.length, query + faded, call.C)
         if query_out is not None:
-            store_vector(query_out, row, start, call.length, query, call.C)
+            tiles.store_vector(query_out, row, start, call.length, query, call.C)
 
     logs, reading, _, _ = pair_fades(call, decays, row, start)
     weights = faded_products(call, turned_q, turned_k, logs) * factors
     total = tl.zeros([call.C], tl.float32)
     if call.DENOMINATOR != "none":
-        normaliser = load_normaliser(call, states.normaliser, place)[None, :]
-        summed_q = summed_queries(call, q, turned_q, batch, head, start)
+        normaliser = state.load_normaliser(call, states.normaliser, place)[None, :]
+        summed_q = terms.summed_queries(call, q, turned_q, batch, head, start)
         own_logs, own_reading, _, _ = summed_fades(call, decays, row, start)
         total = read * tl.sum(summed_q * own_reading * normaliser, 1)
         if call.DENOMINATOR == "shared":
             total += tl.sum(weights, 1)
         else:
-            summed_k = summed_keys(call, k, turned_k, batch, head, start)
+            summed_k = terms.summed_keys(call, k, turned_k, batch, head, start)
             total += tl.sum(faded_products(call, summed_q, summed_k, own_logs) * factors, 1)
-        store_vector(total_out, row, start, call.length, total, call.C)
-    gain = gains(call, total, query, faded, query_scale)[:, None]
+        tiles.store_vector(total_out, row, start, call.length, total, call.C)
+    gain = fading.gains(call, total, query, faded, query_scale)[:, None]
     turned_q *= reading * read[:, None]
     for first in range(0, call.V, call.VALUES):
         columns = first + tl.arange(0, call.VALUES)
-        memory = load_memory(call, states.memory, place, columns)
-        numerator = product(turned_q, memory, call.DTYPE, call.PRECISION)
-        v = load_values(call, call.v, batch, head, start, columns)
-        numerator += product(weights, v, call.DTYPE, call.PRECISION)
-        store_tile(output, batch, head, start, call.length, columns, numerator * gain, call.C, call.V)
+        memory = state.load_memory(call, states.memory, place, columns)
+        numerator = tiles.product(turned_q, memory, call.DTYPE, call.PRECISION)
+        v = state.load_values(call, call.v, batch, head, start, columns)
+        numerator += tiles.product(weights, v, call.DTYPE, call.PRECISION)
+        tiles.store_tile(output, batch, head, start, call.length, columns, numerator * gain, call.C, call.V)
 
 
 @triton.jit
@@ -258,10 +191,10 @@ def total_gradients(call, grad, output, grad_total, batch, head, row, start, col
     """t̄ (C,) of some of the values, from ō; the whole of them begins with ``grad_total``."""
     of_total = tl.zeros([call.C], tl.float32)
     if call.DENOMINATOR != "none":
-        of_total -= tl.sum(grad * load_values(call, output, batch, head, start, columns).to(tl.float32), 1)
+        of_total -= tl.sum(grad * state.load_values(call, output, batch, head, start, columns).to(tl.float32), 1)
         if grad_total is not None:
             if tl.min(columns) == 0:
-                of_total += load_vector(grad_total, row, start, call.length, call.C, 0.0)
+                of_total += tiles.load_vector(grad_total, row, start, call.length, call.C, 0.0)
     return of_total
 
 
@@ -275,51 +208,50 @@ def pair_state_gradients(
     """
     row = tl.program_id(0).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection, rest = held_projection(call)
+    projection, rest = maps.held_projection(call)
     columns = tl.arange(0, call.BLOCK_V)
-    of_memory, of_normaliser = load_state(call, begin, row)
+    of_memory, of_normaliser, _nothing = state.load_state(call, begin, row)
     for n in range(0, call.chunks):
         chunk = call.chunks - 1 - n
         at, start = chunk * rows + row, chunk * call.C
-        store_state(call, of_states, at, of_memory, of_normaliser, 0.0)
-        mapped, query_scale = map_queries(call, projection, rest, batch, head, row, start)
-        q = rotated_queries(call, mapped, batch, start)
-        faded, segment = fading(call, row, start)
-        query = load_query_exponents(call, query_saved, row, start, faded)
-        before = load_stabiliser(call, states.stabiliser, at)
-        kept = tl.exp(log_kept(call, faded, segment, before, load_stabiliser(call, states.stabiliser, at + rows)))
-        gain = saved_gains(call, total, query, faded, query_scale, row, start)
-        grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns)
-        read = read_factors(call, query, segment, before)
+        state.store_state(call, of_states, at, of_memory, of_normaliser, 0.0)
+        mapped, query_scale = terms.map_queries(call, projection, rest, batch, head, row, start)
+        q = rotation.rotated_queries(call, mapped, batch, start)
+        faded, segment = fading.fading(call, row, start)
+        query = backward.load_query_exponents(call, query_saved, row, start, faded)
+        before = state.load_stabiliser(call, states.stabiliser, at)
+        kept = tl.exp(
+            fading.log_kept(call, faded, segment, before, state.load_stabiliser(call, states.stabiliser, at + rows))
+        )
+        gain = backward.saved_gains(call, total, query, faded, query_scale, row, start)
+        grad = backward.numerator_gradients(call, grad_output, gain, batch, head, start, columns)
+        read = fading.read_factors(call, query, segment, before)
         _, reading, _, left = pair_fades(call, decays, row, start)
         of_memory *= (kept * left)[:, None]
-        of_memory += product(tl.trans(q * reading), grad * read[:, None], call.DTYPE, call.PRECISION)
+        of_memory += tiles.product(tl.trans(q * reading), grad * read[:, None], call.DTYPE, call.PRECISION)
         if call.DENOMINATOR != "none":
             of_total = total_gradients(call, grad, output, grad_total, batch, head, row, start, columns)
             _, reading, _, left = summed_fades(call, decays, row, start)
-            summed = summed_queries(call, mapped, q, batch, head, start)
+            summed = terms.summed_queries(call, mapped, q, batch, head, start)
             of_normaliser *= kept * left
             of_normaliser += tl.sum(summed * reading * (of_total * read)[:, None], 0)
-    if end.memory is not None:
-        store_memory(call, end.memory, row, of_memory)
-    if end.normaliser is not None:
-        store_normaliser(call, end.normaliser, row, of_normaliser)
+    state.store_state(call, end, row, of_memory, of_normaliser, 0.0)
 
 
 @triton.jit
 def head_factors(call, key_scale, query_saved, states, batch, row, start, place, rows):
     """How weights, reading, entering and the state fade by what all pairs have in common, 0 where there is no key, and
     where that is a reset."""
-    faded, segment = fading(call, row, start)
-    query = load_query_exponents(call, query_saved, row, start, faded)
-    before = load_stabiliser(call, states.stabiliser, place)
-    after = load_stabiliser(call, states.stabiliser, place + rows)
-    there = is_key(call, batch, start)
-    factors = tl.where(there[None, :], pair_factors(call, key_scale - faded, query, segment, 0), 0.0)
-    enter = tl.where(there, enter_factors(call, key_scale - faded, faded, segment, after), 0.0)[:, None]
-    kept = tl.exp(log_kept(call, faded, segment, before, after))
-    is_reset = load_vector(call.log_decay, row, start, call.length, call.C, 0.0) <= RESET
-    return query, faded, factors, read_factors(call, query, segment, before)[:, None], enter, kept, is_reset
+    faded, segment = fading.fading(call, row, start)
+    query = backward.load_query_exponents(call, query_saved, row, start, faded)
+    before = state.load_stabiliser(call, states.stabiliser, place)
+    after = state.load_stabiliser(call, states.stabiliser, place + rows)
+    there = tiles.is_key(call, batch, start)
+    factors = tl.where(there[None, :], fading.pair_factors(call, key_scale - faded, query, segment, 0), 0.0)
+    enter = tl.where(there, fading.enter_factors(call, key_scale - faded, faded, segment, after), 0.0)[:, None]
+    kept = tl.exp(fading.log_kept(call, faded, segment, before, after))
+    is_reset = tiles.load_vector(call.log_decay, row, start, call.length, call.C, 0.0) <= RESET
+    return query, faded, factors, fading.read_factors(call, query, segment, before)[:, None], enter, kept, is_reset
 
 
 @triton.jit
@@ -372,18 +304,18 @@ def value_gradients(
     of_left = tl.zeros([call.BLOCK_M], tl.float32)
     for first in range(0, call.V, call.VALUES):
         columns = first + tl.arange(0, call.VALUES)
-        grad = numerator_gradients(call, grad_output, gain, batch, head, start, columns)
+        grad = backward.numerator_gradients(call, grad_output, gain, batch, head, start, columns)
         of_total += total_gradients(call, grad, output, grad_total, batch, head, row, start, columns)
-        v = load_values(call, call.v, batch, head, start, columns)
-        memory = load_memory(call, states.memory, place, columns)
-        of_memory = load_memory(call, of_states.memory, place, columns)
-        of_weights += product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
-        of_read += product(grad, tl.trans(memory), call.DTYPE, call.PRECISION)
-        of_entered += product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
+        v = state.load_values(call, call.v, batch, head, start, columns)
+        memory = state.load_memory(call, states.memory, place, columns)
+        of_memory = state.load_memory(call, of_states.memory, place, columns)
+        of_weights += tiles.product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
+        of_read += tiles.product(grad, tl.trans(memory), call.DTYPE, call.PRECISION)
+        of_entered += tiles.product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
         of_left += tl.sum(memory.to(tl.float32) * of_memory.to(tl.float32), 1)
-        of_v = product(entered, of_memory, call.DTYPE, call.PRECISION)
-        of_v += product(tl.trans(weights), grad, call.DTYPE, call.PRECISION)
-        store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
+        of_v = tiles.product(entered, of_memory, call.DTYPE, call.PRECISION)
+        of_v += tiles.product(tl.trans(weights), grad, call.DTYPE, call.PRECISION)
+        tiles.store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
     return of_weights, of_total, of_read, of_entered, of_left
 
 
@@ -393,26 +325,24 @@ def pair_gradients(
     grad_own_q, grad_own_k, of_q, of_k, to, rows,
 ):  # fmt: skip
     """One chunk of one row: gradients of queries, keys, values and, into Decays ``to``, of the decays."""
-    pid = tl.program_id(0).to(tl.int64)
-    chunk, row = pid % call.chunks, pid // call.chunks
-    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    chunk, row, batch, head, start = tiles.chunk_of_program(call)
     place = chunk * rows + row
-    k, key_scale, q, query_scale = map_both(call, batch, head, row, start)
-    turned_q, turned_k = rotated_queries(call, q, batch, start), rotated_keys(call, k, batch, start)
+    k, key_scale, q, query_scale = terms.map_both(call, batch, head, row, start)
+    turned_q, turned_k = rotation.rotated_queries(call, q, batch, start), rotation.rotated_keys(call, k, batch, start)
     query, faded, factors, read, enter, kept, is_reset = head_factors(
         call, key_scale, query_saved, states, batch, row, start, place, rows
     )
-    gain = saved_gains(call, total, query, faded, query_scale, row, start)
+    gain = backward.saved_gains(call, total, query, faded, query_scale, row, start)
     logs, _, entering, _ = pair_fades(call, decays, row, start)
-    weights = factor(call, faded_products(call, turned_q, turned_k, logs) * factors)
+    weights = tiles.factor(call, faded_products(call, turned_q, turned_k, logs) * factors)
     of_weights, of_total, of_read, of_entered, of_left = value_gradients(
-        call, weights, factor(call, turned_k * entering * enter), gain, states, output, grad_output, grad_total,
+        call, weights, tiles.factor(call, turned_k * entering * enter), gain, states, output, grad_output, grad_total,
         of_states, grad_v, batch, head, row, start, place,
     )  # fmt: skip
     normaliser, of_normaliser = tl.zeros([call.BLOCK_M], tl.float32), tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
-        normaliser = load_normaliser(call, states.normaliser, place)
-        of_normaliser = load_normaliser(call, of_states.normaliser, place)
+        normaliser = state.load_normaliser(call, states.normaliser, place)
+        of_normaliser = state.load_normaliser(call, of_states.normaliser, place)
     if call.DENOMINATOR == "shared":
         of_weights += of_total[:, None]
         of_read += of_total[:, None] * normaliser[None, :]
@@ -427,8 +357,8 @@ def pair_gradients(
 
     of_summed_q, of_summed_k = of_turned_q, of_turned_k
     if call.DENOMINATOR == "mapped" or call.DENOMINATOR == "own":
-        summed_q = summed_queries(call, q, turned_q, batch, head, start)
-        summed_k = summed_keys(call, k, turned_k, batch, head, start)
+        summed_q = terms.summed_queries(call, q, turned_q, batch, head, start)
+        summed_k = terms.summed_keys(call, k, turned_k, batch, head, start)
         of_summed_q, of_summed_k, of_own_logs = summed_gradients(
             call, decays, summed_q, summed_k, of_total[:, None], factors, normaliser, of_normaliser, read, enter, kept,
             is_reset, row, start,
@@ -437,14 +367,14 @@ def pair_gradients(
         if decays.own is None:
             of_logs += of_own_logs
         else:
-            store_vector(to.own, row, start, call.length, tl.sum(of_own_logs, 1), call.C)
-    store_vector(to.head, row, start, call.length, of_head, call.C)
+            tiles.store_vector(to.own, row, start, call.length, tl.sum(of_own_logs, 1), call.C)
+    tiles.store_vector(to.head, row, start, call.length, of_head, call.C)
     store_pairs(call, to.pairs, row, start, of_logs)
-    of_turned_q = queries_rotated_back(call, of_turned_q, batch, start)
-    of_turned_k = keys_rotated_back(call, of_turned_k, batch, start)
-    store_gradients(
+    of_turned_q = rotation.queries_rotated_back(call, of_turned_q, batch, start)
+    of_turned_k = rotation.keys_rotated_back(call, of_turned_k, batch, start)
+    terms.store_gradients(
         call, call.q, call.denominator_q, grad_q, grad_own_q, of_q, batch, head, row, start, q, of_turned_q, of_summed_q
     )
-    store_gradients(
+    terms.store_gradients(
         call, call.k, call.denominator_k, grad_k, grad_own_k, of_k, batch, head, row, start, k, of_turned_k, of_summed_k
     )

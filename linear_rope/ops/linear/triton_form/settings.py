@@ -138,6 +138,15 @@ def size_of(call: Call) -> Size:
     return Size(call.formula, call.features, call.v.shape[-1], (call.q.dtype, call.k.dtype, call.v.dtype), call.causal)
 
 
+def denominator_of(call: Call) -> str:
+    """What the kernels sum below the fraction; see DENOMINATOR of ``Inputs`` in tiles.py."""
+    if call.denominator == "none":
+        return "none"
+    if call.denominator_q is not None:
+        return "own"
+    return "mapped" if call.denominator == "unrotated" and call.q_rotation is not None else "shared"
+
+
 def launch_of(size: Size, device: torch.device) -> Launch:
     """The settings for a size: those that were tuned on the card at hand, or else built in."""
     launches = FAVOR_LAUNCHES if size.formula == "favor+" else LAUNCHES

@@ -98,6 +98,14 @@ class Inputs(NamedTuple):
 
 
 @triton.jit
+def chunk_of_program(call):
+    """Of a program that takes one chunk: the chunk, the row, its sequence and head, and the chunk's first position."""
+    pid = tl.program_id(0).to(tl.int64)
+    chunk, row = pid % call.chunks, pid // call.chunks
+    return chunk, row, row // call.heads, row % call.heads, chunk * call.C
+
+
+@triton.jit
 def product(a, b, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
     """The matrix product of factors in DTYPE, summed in float32."""
     a, b = a.to(DTYPE), b.to(DTYPE)

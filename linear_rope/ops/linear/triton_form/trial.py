@@ -82,20 +82,13 @@ class Outcome(NamedTuple):
 def kind_of(call: Call) -> Kind:
     """The kind of a call."""
     hyperbolic, paired, _ = FORMULAS[call.formula].settings(call.numbers)
-    rotated, denominator = call.q_rotation is not None, "shared"
-    if call.denominator == "none":
-        denominator = "none"
-    elif call.denominator_q is not None:
-        denominator = "own"
-    elif call.denominator == "unrotated" and rotated:
-        denominator = "mapped"
     return Kind(
         (call.q.dtype, call.k.dtype, call.v.dtype),
         call.formula,
         hyperbolic,
         paired,
-        rotated,
-        denominator,
+        call.q_rotation is not None,
+        settings.denominator_of(call),
         call.key_scale is not None,
         call.log_decay is not None,
         call.causal,

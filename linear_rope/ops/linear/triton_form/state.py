@@ -68,3 +68,28 @@ def load_stabiliser(call, stabiliser, place):
     else:
         c = tl.maximum(tl.load(stabiliser + place), NOTHING).to(tl.float32)
     return c
+
+
+@triton.jit
+def load_state(call, states, place):
+    """Memory, normaliser and stabiliser, float32; where there is none, those of no keys."""
+    memory, normaliser = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32), tl.zeros([call.BLOCK_M], tl.float32)
+    stabiliser = tl.full([], NOTHING if call.HAS_SCALE else 0.0, tl.float32)
+    if states.memory is not None:
+        memory = load_memory(call, states.memory, place, tl.arange(0, call.BLOCK_V)).to(tl.float32)
+    if states.normaliser is not None:
+        normaliser = load_normaliser(call, states.normaliser, place)
+    if states.stabiliser is not None:
+        stabiliser = load_stabiliser(call, states.stabiliser, place)
+    return memory, normaliser, stabiliser
+
+
+@triton.jit
+def store_state(call, states, place, memory, normaliser, stabiliser):
+    """What of it there is a place for."""
+    if states.memory is not None:
+        store_memory(call, states.memory, place, memory)
+    if states.normaliser is not None:
+        store_normaliser(call, states.normaliser, place, normaliser)
+    if states.stabiliser is not None:
+        tl.store(states.stabiliser + place, stabiliser.to(states.stabiliser.dtype.element_ty))
