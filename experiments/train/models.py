@@ -44,7 +44,7 @@ class Shape:
         if attention is not None:
             lacking = "decoder" if self.kind == "translation" else "encoder"
             raise ValueError(
-                f"--variants: the attention of another library (performer-pytorch) has no {lacking} here; leave it out"
+                f"the attention of another library (performer-pytorch) has no {lacking} here; leave it out"
             )
         if self.kind == "labels":
             return Classifier(config, self.outputs)
@@ -71,8 +71,15 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -
     A variant's kernel is one of linear_rope's attentions by name, or the feature map of its linear attention.
 
     Raises:
-        ValueError: a setting that the variant cannot take.
+        ValueError: a setting that the variant cannot take; it names both.
     """
+    try:
+        return _model(variant, config, seed, objective)
+    except ValueError as error:
+        raise ValueError(f"--variants: {variant.name}: {error}") from None
+
+
+def _model(variant: Variant, config: Config, seed: int, objective: Shape) -> nn.Module:
     attention = _peer_attention(config, seed) if variant.kernel == PEER else None
     model_config = ModelConfig(
         vocab_size=objective.vocabulary,
@@ -90,8 +97,8 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Shape) -
         width = mlp_width(model_config, objective.kind, objective.outputs)
         if width is not None and width < 1:
             raise ValueError(
-                f"--variants: {variant.name} adds more parameters than a block's MLP has at dim {config.dim}, which "
-                "gives them; leave a setting of it out, or give more --heads"
+                f"it adds more parameters than a block's MLP has at dim {config.dim}, which gives them; leave a "
+                "setting of it out, or give more --heads"
             )
         model_config = replace(model_config, mlp_width=width)
     model = objective.model(model_config, attention)

@@ -1,5 +1,6 @@
 import dataclasses
 import inspect
+import re
 
 import pytest
 import torch
@@ -106,6 +107,13 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset):
         variant = get_variant(name)
         counts[name] = count_parameters(build_model(variant, variant.config(preset), 0, BYTES))
     check_parameters_match(counts)
+
+
+@pytest.mark.parametrize("name", ["softmax-rope@decay=pair", "softmax-rope@decay=channel", "elu+1-none@decay=channel"])
+def test_a_setting_that_an_attention_cannot_take_is_refused_with_the_variant_and_what_would_do(name):
+    variant = get_variant(name)
+    with pytest.raises(ValueError, match=rf"^--variants: {re.escape(name)}: decay is .*; give a decay of each head"):
+        build_model(variant, variant.config(SMOKE), 0, BYTES)
 
 
 @pytest.mark.parametrize(
