@@ -30,7 +30,7 @@ PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": 
 NORMS = ("norm.weight", "g_norm.weight", "g_norm_swish_gate.weight")
 GATES = {"swish": "silu", "sigmoid": "sigmoid"}
 ELSEWHERE = {
-    "DeltaNet": "its values pass a SiLU, which those of GatedDelta do not",
+    "DeltaNet": "its queries, keys and values pass a SiLU, which those of GatedDelta do not",
     "GatedDeltaNet": "its queries, keys and values pass a SiLU, which those of GatedDelta do not",
     "GatedLinearAttention": "each channel of its keys fades by itself",
 }
@@ -51,8 +51,8 @@ def from_fla(
 
     Args:
         layer: its class: "LinearAttention" (with ``feature_map`` "elu", "relu" or "identity"), "MultiScaleRetention" or
-            "SimpleGatedLinearAttention" ("identity" for None there, "relu" or "silu"), with values as wide as keys, as
-            many heads of them, and no convolutions.
+            "SimpleGatedLinearAttention" ("identity" for None there, "relu" or "silu"), with values as wide as keys and
+            no convolutions. With fewer heads of them the first alone: there, decays are of the queries' heads.
         state: its state dict; float32 or float64.
         num_heads: its argument, as are those that follow; the state does not tell of them.
         feature_map: as above.
@@ -72,12 +72,12 @@ def from_fla(
     maps, rope, decay = LAYERS[layer]
     check_choice("feature_map", feature_map, tuple(maps))
     check_choice("gate_fn", gate_fn, tuple(GATES))
-    head_dim, norm = _check(state, num_heads), next((name for name in NORMS if name in state), None)
+    (head_dim, kv_heads), norm = _check(state, num_heads, decay), next((name for name in NORMS if name in state), None)
     gated, dim = "g_proj.weight" in state, state["q_proj.weight"].shape[1]
     made: dict[str, Any] = {"rope": rope, "feature_map": maps[feature_map](), "output_gate": gated and GATES[gate_fn]}
     made["denominator"] = "unrotated" if do_feature_map_norm else "none"
     kept = GatedDecay(dim, num_heads, temperature=gate_logit_normalizer) if decay == "gate" else decay
-    made |= {"decay": kept, "output_norm": norm is not None, "head_dim": head_dim}
+    made |= {"decay": kept, "output_norm": norm is not None, "head_dim": head_dim, "kv_heads": kv_heads}
     attention = LinearRoPEAttention(dim, num_heads, causal=True, **made).to(state["q_proj.weight"])
 
     found = {
@@ -98,17 +98,21 @@ def from_fla(
     return attention
 
 
-def _check(state: Mapping[str, Tensor], num_heads: int) -> int:
-    """The width of a head. Raises ValueError for weights that the attention has no place for."""
+def _check(state: Mapping[str, Tensor], num_heads: int, decay: str) -> tuple[int, int]:
+    """Width and number of keys' heads. Raises ValueError for weights that the attention has no place for."""
     known = {f"{name}.weight" for name in PROJECTIONS} | {"gk_proj.weight", "gk_proj.bias", *NORMS}
     if unknown := sorted(set(state) - known):
         raise ValueError(f"state has {unknown[0]}, of a part that the attention has not; give a layer made without it")
     if missing := sorted({f"{name}_proj.weight" for name in "qkvo"} - set(state)):
         raise ValueError(f"state has no {missing[0]}; give the state dict of the layer alone, without a prefix")
     widths = {name: len(state[f"{name}_proj.weight"]) for name in "qkv"}
-    if len(set(widths.values())) > 1 or widths["q"] % num_heads:
+    head_dim = widths["q"] // num_heads
+    kv_heads = widths["k"] // head_dim if head_dim else 1
+    if (kv_heads * head_dim, num_heads * head_dim) != (widths["k"], widths["q"]) or widths["k"] != widths["v"]:
         raise ValueError(
             f"queries, keys and values have {widths['q']}, {widths['k']} and {widths['v']} channels in {num_heads} "
-            "heads; give a layer whose heads are of one width (expand_k = expand_v, no num_kv_heads)"
+            "heads; give a layer whose heads are of one width (expand_k = expand_v)"
         )
-    return widths["q"] // num_heads
+    if kv_heads != num_heads and decay != "none":
+        raise ValueError(f"{kv_heads} heads of keys have not {num_heads} decays; give a layer without num_kv_heads")
+    return head_dim, kv_heads

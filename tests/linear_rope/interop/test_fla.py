@@ -23,6 +23,7 @@ def layer_state(*more: str) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(0)
     shapes = {f"{name}_proj.weight": (HEADS * D, DIM) for name in "qkv"} | {"o_proj.weight": (DIM, HEADS * D)}
     others = {"g_proj.weight": (HEADS * D, DIM), "gk_proj.weight": (HEADS, DIM), "gk_proj.bias": (HEADS,)}
+    others |= {"k_proj.weight": (D, DIM), "v_proj.weight": (D, DIM)}  # one head for all, if asked for
     shapes |= {name: others.get(name, (D,)) for name in more}
     return {name: torch.randn(*shape, generator=random, dtype=torch.float64) / 2 for name, shape in shapes.items()}
 
@@ -37,7 +38,8 @@ def halves_rotated(x: Tensor) -> Tensor:
 def theirs(layer: str, state: dict[str, Tensor], x: Tensor, **options: Any) -> Tensor:
     """(B, N, dim) → (B, N, dim), token by token."""
     phi = MAPS[options.get("feature_map", "identity")]
-    q, k, v = (F.linear(x, state[f"{name}_proj.weight"]).unflatten(-1, (HEADS, D)) for name in "qkv")
+    q, k, v = (F.linear(x, state[f"{name}_proj.weight"]).unflatten(-1, (-1, D)) for name in "qkv")
+    k, v = (each.repeat_interleave(HEADS // each.shape[2], dim=2) for each in (k, v))
     q, k = phi(q), phi(k)
     if layer == RETENTION:
         q, k = halves_rotated(q), halves_rotated(k)
@@ -66,12 +68,14 @@ def theirs(layer: str, state: dict[str, Tensor], x: Tensor, **options: Any) -> T
 
 
 GATED = ("g_proj.weight", "gk_proj.weight", "gk_proj.bias")
+SHARED = ("k_proj.weight", "v_proj.weight", "norm.weight")
 CASES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     (LINEAR, ("norm.weight",), {"feature_map": "elu"}),
     (LINEAR, ("norm.weight",), {"feature_map": "relu", "norm_eps": 1e-2}),
     (LINEAR, (), {"feature_map": "elu", "do_feature_map_norm": True}),
     (LINEAR, ("norm.weight",), {"feature_map": "elu", "do_feature_map_norm": True}),
     (LINEAR, (), {}),
+    (LINEAR, SHARED, {"feature_map": "elu", "do_feature_map_norm": True}),
     (RETENTION, ("g_proj.weight", "g_norm_swish_gate.weight"), {}),
     (RETENTION, ("g_norm.weight",), {"feature_map": "silu"}),
     (SIMPLE, (*GATED, "g_norm_swish_gate.weight"), {}),
@@ -101,7 +105,8 @@ REFUSED = [
     (RETENTION, layer_state(), {"gate_fn": "gelu"}, ["gate_fn", "gelu"]),
     (RETENTION, layer_state("q_conv1d.weight"), {}, ["q_conv1d.weight"]),
     (RETENTION, layer_state() | {"v_proj.weight": torch.zeros(4 * D, DIM)}, {}, ["24", "expand_v"]),
-    (RETENTION, layer_state() | {"k_proj.weight": torch.zeros(D, DIM)}, {}, ["6", "num_kv_heads"]),
+    (RETENTION, layer_state() | {"k_proj.weight": torch.zeros(D, DIM)}, {}, ["12, 6 and 12", "expand_k"]),
+    (RETENTION, layer_state(*SHARED[:2]), {}, ["1 heads of keys", "2 decays", "num_kv_heads"]),
     (LINEAR, {f"attn.{name}": x for name, x in layer_state().items()}, {}, ["attn."]),
     (LINEAR, {}, {}, ["k_proj.weight", "prefix"]),
 ]
