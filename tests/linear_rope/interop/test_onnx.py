@@ -41,8 +41,11 @@ SLOW = [
     causal("elu+1", denominator="none", qk_norm=True, short_conv=3, local_conv=3),
     causal("elu+1", rope_angles="selective"),
     causal("elu+1", decay="pair", pair_denominator="head", kv_heads=1),
+    causal("elu+1", denominator="abs", decay="fixed"),
+    causal("elu+1+paired", rope_phase="learned"),
     LinearRoPEAttention(DIM, HEADS, feature_map="favor+"),
     SoftmaxRoPEAttention(DIM, HEADS, causal=True, decay="gate"),
+    SoftmaxRoPEAttention(DIM, HEADS, causal=True, rope="pope", rope_phase="learned"),
 ]
 
 
@@ -62,9 +65,9 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
 MODELS: list[Any] = [{"attention": "softmax", "position": "learned", "max_length": 400}]
 SLOW_MODELS = [
     {"feature_map": "elu+1", "short_conv": 3},
-    {"feature_map": "favor+", "decay": "gate", "layers": 2},
+    {"feature_map": "favor+", "decay": "gate"},
     {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
-    {"attention": "retention"},
+    {"attention": "retention", "layers": 2},
 ]
 
 
