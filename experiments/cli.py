@@ -7,6 +7,7 @@ run failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped 
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -20,7 +21,7 @@ from experiments.config import value_of
 from experiments.console import command_line, printable, program, say_that_it_loads
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.extensions import load_plugin
-from experiments.options import Device, all_values, is_given, read_value
+from experiments.options import BENCHMARK, Count, Device, all_values, is_given, read_value, run_options
 from experiments.run.signals import Stopped, stop_signals_raise
 
 EXIT_WRONG_USE, EXIT_STOPPED = 2, 128
@@ -334,6 +335,88 @@ def train(directory: Path, /, *, tracker: str | None = None, plugin: Plugins = (
     from experiments.run.job import train_directory
 
     return train_directory(directory, trackers, plugin)
+
+
+benchmark = App(name="benchmark", help="Check the records of the benchmark, or add to them.")
+app.command(benchmark)
+
+
+@benchmark.command
+def verify(
+    directory: Path = Path("results/benchmark/v1"),
+    /,
+    *,
+    sample: int = 3,
+    seed: int = 0,
+    at_this_commit: Flag = False,
+    threads: int | None = None,
+    data_dir: DataDir = None,
+) -> int:
+    """Train recorded runs again by the code of their commit, and compare the curves.
+
+    Args:
+        directory: what `run benchmark --pack` wrote
+        sample: runs to train
+        seed: of the draw of these runs
+        at_this_commit: train them by the code that is here instead
+        threads: train them with so many threads, not with as many as are on record
+    """
+    for name, value in (("--sample", sample), ("--threads", threads or 1)):
+        value_of(name, Count, value)
+    say_that_it_loads("benchmark verify")
+    from experiments.commands.verify import verify as check
+
+    return check(directory, sample, seed, at_this_commit, threads, data_dir)
+
+
+@benchmark.command
+def submit(
+    *,
+    plugin: Plugins,
+    variant: str,
+    out: Path,
+    task: str | None = None,
+    seeds: int | None = None,
+    preset: Literal["cpu", "smoke"] = "cpu",
+    data_dir: DataDir = None,
+) -> int:
+    """Run a variant of your own through the benchmark, and pack what comes of it into one file.
+
+    Args:
+        variant: one variant, as `run --variants` takes it
+        out: file to write, such as mine.zip; runs are trained in mine.zip.runs, where the same command goes on
+        task: comma-separated tasks; default: all of its order
+        seeds: number of seeds; default: each task's, which is the most
+        preset: smoke: everything at toy size, for a test
+    """
+    given = {"plugin": plugin, "variants": variant, "task": task, "preset": preset, "data_dir": data_dir, "out": out}
+    options = run_options(BENCHMARK, given)
+    most = None if seeds is None else value_of("--seeds", Count, seeds)
+    say_that_it_loads("benchmark submit")
+    from experiments.commands.submit import submit as write
+
+    return write(replace(options, seeds=most), out)
+
+
+@benchmark.command(name="report")
+def report_benchmark(
+    directory: Path = Path("results/benchmark/v1"),
+    /,
+    *,
+    submitted: Annotated[tuple[Path, ...], Parameter(consume_multiple=True, converter=all_values)] = (),
+    out: Path | None = None,
+) -> int:
+    """Print the tables of the benchmark, with variants that others have submitted.
+
+    Args:
+        directory: what `run benchmark` wrote or packed
+        submitted: files that `benchmark submit` wrote
+        out: new directory that the reports of all are written into
+    """
+    say_that_it_loads("benchmark report")
+    from experiments.commands.submit import report as show
+
+    return show(directory, map(Path, submitted), out)
 
 
 if program() == "linear-rope":  # a shell completes a command of one word

@@ -83,8 +83,8 @@ class _Driver:
         if not tasks:
             raise ValueError("--variants is given without --task; name the tasks that the variants are added to")
         names = tuple(variant.name for variant in parse_variants(self.options.variants))
-        last = {each.task: each for each in found}
-        return [replace(each, variants=names) for each in last.values()]
+        last, most = {each.task: each for each in found}, self.options.seeds or math.inf
+        return [replace(each, variants=names, seeds=int(min(each.seeds, most))) for each in last.values()]
 
     def root(self, task: str) -> Path:
         """Where it is trained."""

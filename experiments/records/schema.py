@@ -68,6 +68,8 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
     not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
     """why its learning rate, searched with others, may not be its best: it is the last one that was tried, or at every
     rate the loss diverged; of a fixed grid this is not recorded"""
+    submitted: str = ""
+    """the file that its runs came in, if they were trained elsewhere"""
 
     def __post_init__(self) -> None:
         name = self.name

@@ -78,13 +78,17 @@ def check_same_study(root: Path, there: Comparison, comparison: Comparison) -> N
 
 def refuse_if_differing(root: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises ValueError that names each setting in which two configurations differ, and both values."""
+    if found := differing(there, now):
+        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(found)}; give another --out")
+
+
+def differing(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Each setting in which two configurations differ, with both values."""
     # A record from before there was such a setting has its default.
     values = {
         name: [str({**DEFAULTS, **each}.get(name, "nothing")) for each in (there, now)] for name in {**now, **there}
     }
-    differing = [f"{name} ({before} there, {after} now)" for name, (before, after) in values.items() if before != after]
-    if differing:
-        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+    return [f"{name} ({before} there, {after} now)" for name, (before, after) in values.items() if before != after]
 
 
 def _of_data(sha256: str) -> dict[str, str]:

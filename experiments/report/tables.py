@@ -15,7 +15,7 @@ from experiments.console import printable
 from experiments.judge.statistics import run_states, with_interval
 from experiments.records.files import visible
 from experiments.records.record import run_status
-from experiments.records.schema import Comparison, Floor
+from experiments.records.schema import Comparison, Floor, VariantRecord
 from experiments.show.rows import in_numbers
 
 NOTHING = "-"
@@ -54,7 +54,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         lost = in_numbers(test)
         rows.append(
             {
-                "variant": f"{name}\n[not tuned]" if variant.not_tuned else name,
+                "variant": "\n".join([name, *(f"[{mark}]" for mark in _marks(variant))]),
                 "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
                 f"test {objective.quantity}": _with_interval(test, ".3f", (0, 1) if is_share else ANY),
                 "minus baseline": difference,
@@ -122,7 +122,7 @@ def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparis
             "A floor is what something simple has that reads what the runs read; beats names the best one that a "
             "variant is clearly better than."
         )
-    says += _not_tuned(comparison)
+    says += [*_not_tuned(comparison), *_submitted(comparison)]
     if summary["low"].notna().any():
         says.append("In brackets: 95 % interval of the mean (Student's t); none below three seeds.")
     if "minus baseline" in table:
@@ -134,6 +134,17 @@ def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparis
     if FLOPS in table:
         says.append("MFLOPs are millions of additions and multiplications of a forward pass, by formula.")
     return " ".join(says)
+
+
+def _marks(variant: VariantRecord) -> list[str]:
+    """What a table says of a variant beside its name."""
+    return ["not tuned"] * bool(variant.not_tuned) + ["submitted"] * bool(variant.submitted)
+
+
+def _submitted(comparison: Comparison) -> list[str]:
+    """Of variants that others have trained, a sentence."""
+    names = [f"{each.name} ({each.submitted})" for each in comparison.variants if each.submitted]
+    return [f"Submitted, so trained elsewhere, with code from outside: {', '.join(names)}."] if names else []
 
 
 def _not_tuned(comparison: Comparison) -> list[str]:
@@ -179,7 +190,7 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     table = Table(
         title=Text(printable(f"{comparison.name}: mean over seeds [95 % interval]")),
         title_justify="left",
-        caption=Text(visible("\n".join([*_not_tuned(comparison), *fates]))),
+        caption=Text(visible("\n".join([*_not_tuned(comparison), *_submitted(comparison), *fates]))),
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,

@@ -253,7 +253,11 @@ def test_variants_stand_side_by_side_over_the_tasks(make_comparison, tmp_path):
 def test_accuracies_stand_side_by_side_with_those_of_longer_sequences(make_comparison, tmp_path):
     variants, objective = ["softmax-rope", "elu+1-none"], {"name": "answers", "metric": "accuracy", "unit": "share"}
     objective |= {"better": "higher", "vocabulary": 256}
-    made = {"experiment": "benchmark", "objective": objective, "loss": lambda variant, seed, step: len(variant) / 20 - 0.5}
+    made = {
+        "experiment": "benchmark",
+        "objective": objective,
+        "loss": lambda variant, seed, step: len(variant) / 20 - 0.5,
+    }
     root = make_comparison(tmp_path / "recall", ",".join(variants), 1, name="recall-2k", **made)
     rows = [
         (name, 0, pairs, factor, 1 / (factor * pairs)) for name in variants for pairs in (4, 16) for factor in (1, 2)

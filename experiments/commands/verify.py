@@ -1,0 +1,218 @@
+"""``benchmark verify``: recorded runs are trained again by the code that trained them, and their curves compared."""
+
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+
+from experiments.data.files import resolve_data_dir
+from experiments.errors import EXIT_FAILED, why
+from experiments.objects import Run
+from experiments.records import environment
+from experiments.records.record import (
+    KEPT_EVERY,
+    WALL_CLOCK,
+    is_finished,
+    kept_rows,
+    read_comparison,
+    run_config,
+    run_directory,
+    run_rows,
+    run_status,
+    write_record,
+)
+from experiments.records.schema import Comparison, MetricsRow, RunConfig
+from experiments.run.plan import JobRecord
+from experiments.studies.registry import STUDIES
+from experiments.train.tokens import FILE as TOKENIZER
+
+TOLERANCE = {"bits_per_byte": 0.005}
+"""by metric, how far runs may be apart that other code, software, threads or machines trained
+
+It is a quarter of the smallest difference that matters. Toys were less than 0.00001 apart: ``run convergence --preset
+smoke --steps 400 --seeds 1 --out toys``, then ``benchmark verify toys --at-this-commit`` with the variables
+``ATEN_CPU_CAPABILITY=default`` and ``LINEAR_ROPE_NATIVE=0``. Whole runs of the benchmark were not measured."""
+DEPENDED_ON = ("numpy", "einops", "performer-pytorch", "tokenizers", "cpu", "device", "threads")
+"""packages, parts of a machine and settings that can change a digit, besides what a run's status names"""
+
+
+class Difference(NamedTuple):
+    """A number that is another one when it is trained again; NaN: there is none."""
+
+    step: int
+    split: str
+    metric: str
+    recorded: float
+    again: float
+
+    @property
+    def size(self) -> float:
+        return abs(self.again - self.recorded)
+
+    def __str__(self) -> str:
+        values = f"{self.recorded:.6g} on record, {self.again:.6g} now ({self.size:.1g} apart)"
+        return f"at step {self.step:,}: {self.split} {self.metric} {values}"
+
+
+class Recorded(NamedTuple):
+    """A run on record."""
+
+    root: Path
+    comparison: Comparison
+    run: Run
+
+    def rows(self, root: Path) -> list[MetricsRow]:
+        """Those of this run in a comparison's directory, as they are packed."""
+        config = self.comparison.config
+        every = config["log_every"] * (1 if STUDIES[self.comparison.study].all_records else KEPT_EVERY)
+        return kept_rows(run_rows(root, *self.run), config["steps"], every)
+
+    def __str__(self) -> str:
+        return f"{self.root.name}: {self.run}"
+
+
+def verify(directory: Path, sample: int, seed: int, here: bool, threads: int | None, data_dir: Path | None) -> int:
+    """Train ``sample`` recorded runs again and print what came of each. Returns the exit status.
+
+    Raises ValueError, before anything is trained, if there is no such run, or its commit is not in this repository.
+    """
+    runs = recorded_runs(directory)
+    chosen = random.Random(seed).sample(runs, min(sample, len(runs)))
+    print(f"{len(chosen)} of {len(runs)} runs in {directory}, drawn with --seed {seed}", flush=True)
+    is_right = True
+    with ExitStack() as end:
+        at = Path(end.enter_context(TemporaryDirectory()))
+        commits = {} if here else {each.comparison.git.commit: each for each in chosen}
+        code = {commit: end.enter_context(worktree(commit, each)) for commit, each in commits.items()}
+        for each in chosen:
+            place = code.get(each.comparison.git.commit, environment.ROOT)
+            print(f"{each}: training it again ...", file=sys.stderr, flush=True)
+            reason = train_again(each, place, at, threads, data_dir)
+            is_as_recorded, said = (False, f"failed: {reason}") if reason else compared(each, at / each.root.name)
+            is_right = is_right and is_as_recorded
+            print(f"{each}: {said}", flush=True)
+    return 0 if is_right else EXIT_FAILED
+
+
+def recorded_runs(directory: Path) -> list[Recorded]:
+    """The runs that are done of a comparison, or of all in a directory, by name. Raises ValueError if there is none."""
+    found = []
+    for path in sorted([*directory.glob("comparison.json"), *directory.glob("*/comparison.json")]):
+        root, comparison = path.parent, read_comparison(path.parent)
+        runs = sorted(Run(*run) for run in comparison.runs)
+        found += [
+            Recorded(root, comparison, run) for run in runs if is_finished(root, *run, comparison.config["steps"])
+        ]
+    if not found:
+        raise ValueError(f"{directory} holds no run that is done; give what `run benchmark --pack` wrote")
+    return found
+
+
+@contextmanager
+def worktree(commit: str, recorded: Recorded) -> Iterator[Path]:
+    """The code of a commit, built, for as long as this takes. Raises ValueError if it cannot be had."""
+    if not re.fullmatch("[0-9a-f]{7,64}", commit):
+        raise ValueError(f"{recorded.root} names no commit ({commit!r}); give --at-this-commit")
+    git = ["git", "-C", str(environment.ROOT), "worktree"]
+    with TemporaryDirectory() as directory:
+        place = str(Path(directory) / "code")
+        try:
+            run = subprocess.run([*git, "add", "--quiet", "--detach", place, commit], capture_output=True, text=True)
+            reason = " ".join(run.stderr.split()) if run.returncode else ""
+        except OSError as error:
+            reason = f"git cannot be run: {why(error)}"
+        if reason:
+            raise ValueError(
+                f"{recorded.root} was trained at commit {commit[:12]}, which is not to be had from {environment.ROOT} "
+                f"({reason}); try git fetch --unshallow, or give --at-this-commit"
+            )
+        try:
+            if str(recorded.comparison.versions.get("native kernel")).startswith("C++"):
+                build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+                subprocess.run(build, cwd=place, capture_output=True)  # if that fails, another kernel is told of
+            yield Path(place)
+        finally:
+            subprocess.run([*git, "remove", "--force", place], capture_output=True)
+
+
+def train_again(recorded: Recorded, code: Path, at: Path, threads: int | None, data_dir: Path | None) -> str:
+    """Train a run as it is on record, by the command line of some code. Returns why that failed, if it did."""
+    comparison, root = recorded.comparison, at / recorded.root.name
+    (variant,) = (each for each in comparison.variants if each.name == recorded.run.variant)
+    directory = run_directory(root, *recorded.run)
+    directory.mkdir(parents=True)
+    for name in ("comparison.json", TOKENIZER):
+        if (recorded.root / name).exists():
+            shutil.copyfile(recorded.root / name, root / name)
+    config = comparison.config | variant.of_all_layers | ({} if threads is None else {"threads": threads})
+    data = comparison.data[0].sha256
+    write_record(directory / "config.json", RunConfig(**recorded.run._asdict(), data_sha256=data, config=config))
+    needed = JobRecord(
+        data_dir=None if (place := resolve_data_dir(data_dir)) is None else str(place.absolute()),
+        data_file=None,
+        device=_device(comparison),
+        plugins=[origin.module for origin in comparison.plugins],
+    )
+    write_record(directory / "job.json", needed)
+    command = [sys.executable, "-m", "experiments", "train", str(directory)]
+    environ = os.environ | {"PYTHONPATH": str(code)}
+    done = subprocess.run(command, cwd=code, env=environ, capture_output=True, text=True)
+    return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split())[-300:]
+
+
+def compared(recorded: Recorded, root: Path) -> tuple[bool, str]:
+    """Whether a run in ``root`` is what is on record, and that in words.
+
+    It has equal digits where the same code, software and processor made it, else the curves are as near as TOLERANCE.
+    """
+    rows, metric = recorded.rows(recorded.root), recorded.comparison.objective.metric
+    different = differences(rows, recorded.rows(root))
+    if not different:
+        return True, f"same digits ({sum(len(row.metrics.keys() - {*WALL_CLOCK}) for row in rows)} numbers)"
+    of_curves = [each for each in different if each.metric == metric] or different
+    largest = max(of_curves, key=lambda each: math.inf if math.isnan(each.size) else each.size)
+    unlike, tolerance = made_unlike(recorded, root), TOLERANCE.get(metric, 0.0)
+    if unlike and largest.size <= tolerance:
+        return True, f"within tolerance ({tolerance:g}), as it was trained with {unlike}; most {largest}"
+    return False, f"differs, trained with {unlike or 'the same'}; most {largest}"
+
+
+def differences(recorded: list[MetricsRow], again: list[MetricsRow]) -> list[Difference]:
+    """In the order of the record: numbers but those of the clock that are not equal, or that one of them lacks."""
+    before, now = (
+        {(row.step, row.split, name): value for row in rows for name, value in row.metrics.items()}
+        for rows in (recorded, again)
+    )
+    return [
+        Difference(*place, before.get(place, math.nan), now.get(place, math.nan))
+        for place in before | now
+        if place[2] not in WALL_CLOCK and before.get(place) != now.get(place)
+    ]
+
+
+def made_unlike(recorded: Recorded, root: Path) -> str:
+    """In what a run in ``root`` was trained otherwise than is on record, in words; empty if in nothing."""
+    comparison, config = recorded.comparison, run_config(root, *recorded.run)
+    then, now = (run_status(place, *recorded.run).trained_with for place in (recorded.root, root))
+    then = then or [environment.software_of(comparison)]
+    told = [last.unlike(each, "on record") for last in now[-1:] for each in then]
+    assert config is not None
+    here = environment.versions() | environment.machine(torch.device(_device(comparison))) | config.config
+    there = comparison.versions | comparison.machine | comparison.config
+    names = (name for name in DEPENDED_ON if there.get(name) != here.get(name))
+    told += [f"{name} {here.get(name)} (on record: {there.get(name)})" for name in names]
+    return ", ".join(filter(None, told))
+
+
+def _device(comparison: Comparison) -> str:
+    return "cpu" if comparison.machine.get("device") == "cpu" else "cuda"

@@ -1,0 +1,175 @@
+"""``benchmark submit`` and ``benchmark report``: from a plugin to the table; what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+from experiments.commands.submit import ABOUT, write_submission
+from experiments.records.environment import ROOT
+from tests.made_up import DATA, quick
+
+pytest.importorskip("pyarrow")
+THEIRS = "softplus-squared-rope-after"
+
+
+def reported(directory, *files):
+    return main(["benchmark", "report", str(directory), *(f"--submitted={file}" for file in files)])
+
+
+@pytest.fixture
+def benchmark(make_comparison, tmp_path):
+    """Two seeds of one task as if they had been trained; the directory of all tasks."""
+    make_comparison(tmp_path / "v1/language", "softmax-rope,elu+1-none", 2, experiment="benchmark")
+    return tmp_path / "v1"
+
+
+@pytest.fixture
+def submission(make_comparison, tmp_path):
+    """Writes the file of a variant that was trained as that, but for what is given."""
+
+    def make(name="theirs.zip", variant="relu-rope-after", parameters=1000, **other):
+        work = tmp_path / f"{name}.runs"
+        fields = {"experiment": "benchmark", "plugins": [{"module": "m", "package": "", "version": "", "sha256": "ab"}]}
+        record = make_comparison(work / "language", variant, 2, **fields | other) / "comparison.json"
+        record.write_text(record.read_text().replace('"parameters": 1000', f'"parameters": {parameters}'))
+        write_submission(work, ["language"], variant, tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def rewritten(path: Path, change) -> Path:
+    """The same zip with other files: ``change`` gets them by name."""
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    change(files)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_submitted_variants_are_in_the_table_and_marked(benchmark, submission, capsys):
+    before = {path: path.read_bytes() for path in benchmark.rglob("*") if path.is_file()}
+    others = submission("others.zip", "relu-none")
+    assert reported(benchmark, submission(), others) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    row = next(number for number, line in enumerate(said) if line.startswith("relu-rope-after  2 "))
+    assert said[row + 1].startswith("[submitted]")
+    assert said.count("[submitted]") == 2
+    assert "relu-rope-after (theirs.zip), relu-none (others.zip)." in " ".join(said)
+    assert {path: path.read_bytes() for path in benchmark.rglob("*") if path.is_file()} == before
+
+
+def test_equal_records_give_equal_files_that_name_code_and_machine(submission, tmp_path):
+    path = submission()
+    write_submission(tmp_path / "theirs.zip.runs", ["language"], "relu-rope-after", tmp_path / "again.zip")
+    assert path.read_bytes() == (tmp_path / "again.zip").read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        about = json.loads(archive.read(ABOUT))
+        assert {*archive.namelist()} == {ABOUT, *about["files"]}
+    assert about["plugins"][0]["sha256"] == "ab"
+    assert (about["version"], about["machine"]["cpu"]) == ("v1", "a processor")
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"steps": 80}, "steps (100 there, 80 now)"),
+        ({"data": [DATA | {"sha256": "cd" * 32}]}, f"text ({'ab' * 32} there, {'cd' * 32} now)"),
+        ({"learning_rates": [0.1]}, "learning rates ([] there, [0.1] now)"),
+        ({"variant": "softmax-rope"}, "softmax-rope is there already"),
+        ({"variant": "favor+-rope-after@num_features=8"}, "it sets num_features"),
+        ({"parameters": 1011}, "it has 1,011 parameters, and softmax-rope 1,000"),
+    ],
+)
+def test_what_was_trained_otherwise_is_refused(benchmark, submission, capsys, other, reason):
+    assert reported(benchmark, submission(**other)) == 2
+    said = capsys.readouterr()
+    assert "theirs.zip cannot be merged, as in language it is not as the others: " in said.err
+    assert reason in said.err
+    assert "relu" not in said.out
+
+
+def changed_version(files):
+    files[ABOUT] = files[ABOUT].replace(b'"v1"', b'"v2"')
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (changed_version, "is of benchmark v2, and this is v1"),
+        (lambda files: files.pop("language/runs.parquet"), "is damaged: its files are not those that it names"),
+        (lambda files: files.update({"language/comparison.json": b"{}"}), "is damaged: its files are not those"),
+        (lambda files: files.pop(ABOUT), "submission.json is not JSON"),
+        (lambda files: files.update({"../x.json": b"{}"}), "holds '../x.json', which is no file of a task"),
+        (lambda files: files.update({"language/../../x.json": b""}), "which is no file of a task"),
+        (lambda files: files.update({"/x.json": b"{}"}), "holds '/x.json', which is no file of a task"),
+        (lambda files: files.update({"my-task/runs.parquet": b""}), "holds 'my-task/runs.parquet', which is no file"),
+    ],
+)
+def test_damaged_and_strange_files_are_refused_and_write_nothing(
+    benchmark, submission, tmp_path, capsys, change, reason
+):
+    path = rewritten(submission(), change)
+    assert reported(benchmark, path) == 2
+    assert reason in capsys.readouterr().err
+    assert not [*tmp_path.rglob("x.json")]
+
+
+def test_half_a_file_and_none_are_refused(benchmark, submission, tmp_path, capsys):
+    path = submission()
+    path.write_bytes(path.read_bytes()[:-200])
+    assert reported(benchmark, path) == 2
+    assert "is no submission, or a damaged one" in capsys.readouterr().err
+    assert reported(benchmark, tmp_path / "nowhere.zip") == 2
+    assert "nowhere.zip cannot be read (there is no such file)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--variant=softmax-rope"], "is one of benchmark v1 itself"),
+        (["--variant=relu-none@learning_rate=0.1"], "has a learning rate, and benchmark v1 searches it"),
+        (["--variant=relu-none@dim=64"], "sets dim, which benchmark v1 has frozen"),
+        (["--variant=relu-none", "--task=copyin"], "there is no task 'copyin'; did you mean 'copying'?"),
+        (["--variant=relu-none", "--task=copying,cost"], "--task cost tells nothing of a variant of your own"),
+        (["--variant=relu-none", "--out=there.zip"], "--out there.zip is there already"),
+        (["--variant=relu-none", "--seeds=0"], "--seeds is 0"),
+    ],
+)
+def test_what_could_not_be_merged_is_not_trained(tmp_path, capsys, monkeypatch, words, reason):
+    monkeypatch.chdir(tmp_path)
+    Path("there.zip").touch()
+    assert main(["benchmark", "submit", "--plugin=json", "--preset=smoke", "--out=new.zip", *words]) == 2
+    assert reason in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["there.zip"]
+
+
+@pytest.mark.slow
+def test_a_variant_from_outside_goes_the_whole_way(tmp_path, capsys):
+    """Its plugin is needed where it is trained, and not where it is shown."""
+    words = ["benchmark", "submit", "--plugin=tests.outside_variant", f"--variant={THEIRS}", "--preset=smoke"]
+    words += ["--task=parity-16", "--seeds=1", "--out=theirs.zip"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "experiments", *words], cwd=tmp_path, env=environment, check=True)
+    run = ["run", "benchmark", "--preset=smoke", "--workers=1", "--task=parity-16", "--variants=softmax-rope"]
+    with quick():
+        assert main([*run, f"--out={tmp_path / 'smoke'}"]) == 0
+        capsys.readouterr()
+        out = tmp_path / "merged"
+        files = [f"--submitted={tmp_path / 'theirs.zip'}", f"--out={out}"]
+        assert main(["benchmark", "report", str(tmp_path / "smoke"), *files]) == 0
+    said = capsys.readouterr().out
+    assert f"{THEIRS}  1 " in said
+    assert "[submitted]" in said
+    assert "[submitted]" in (out / "parity-16/report.md").read_text()
+    # The benchmark at full size takes none of a test's.
+    assert reported(ROOT / "results/benchmark/v1", tmp_path / "theirs.zip") == 2
+    assert "theirs.zip is of the size smoke, and here are runs of cpu" in capsys.readouterr().err

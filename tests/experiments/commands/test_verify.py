@@ -1,0 +1,142 @@
+"""``benchmark verify``: what is on record comes out again, and what does not is found."""
+
+import json
+import subprocess
+import tempfile
+
+import pytest
+import torch
+
+from experiments.cli import main
+from experiments.commands import verify
+from experiments.config import Config
+from experiments.records import environment
+from experiments.records.parquet import read_rows, read_statuses, runs_as_parquet
+from tests.experiments.conftest import made_up_loss
+from tests.made_up import quick
+
+RUN = "softmax-rope seed 0"
+
+
+@pytest.fixture
+def check(make_comparison, tmp_path, monkeypatch, capsys):
+    """Verifies a made-up run that is "trained again" with other losses; returns the exit status and what is said."""
+
+    def check(loss, **other):
+        recorded = make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark", **other)
+
+        def train_again(_, code, at, threads, data_dir):
+            make_comparison(at / recorded.name, "softmax-rope", 1, experiment="benchmark", loss=loss)
+            return ""
+
+        monkeypatch.setattr(verify, "train_again", train_again)
+        status = main(["benchmark", "verify", str(tmp_path), "--sample=9", "--seed=4", "--at-this-commit"])
+        return status, capsys.readouterr().out
+
+    return check
+
+
+def alike():
+    return {"versions": environment.versions(), "machine": environment.machine(torch.device("cpu"))}
+
+
+def with_one(step, by):
+    return lambda variant, seed, at: made_up_loss(variant, seed, at) + (by if at == step else 0)
+
+
+@pytest.mark.parametrize("made", [{}, alike()])
+def test_equal_curves_are_the_same_digits(check, made):
+    status, said = check(made_up_loss, **made)
+    assert status == 0
+    assert "1 of 1 runs in" in said
+    assert "drawn with --seed 4" in said
+    assert f"language: {RUN}: same digits (" in said
+
+
+def test_the_last_digit_counts_where_the_same_made_it(check):
+    status, said = check(with_one(40, 1e-9), **alike())
+    assert status == 1
+    assert f"language: {RUN}: differs, trained with the same; most at step 40: " in said
+
+
+def test_another_number_of_threads_is_unlike(check):
+    size = {"steps": 100, "evaluate_every": 20, "log_every": 20, "batch_size": 2, "context": 32}
+    status, said = check(with_one(40, 1e-9), config=vars(Config(**size, threads=2)), **alike())
+    assert status == 0
+    assert "as it was trained with threads 1 (on record: 2); most at step 40: " in said
+
+
+def test_elsewhere_a_tolerance_holds_and_what_is_unlike_is_told(check):
+    tolerance = verify.TOLERANCE["bits_per_byte"]
+    status, said = check(with_one(60, -0.9 * tolerance))
+    assert status == 0
+    assert f"{RUN}: within tolerance ({tolerance:g}), as it was trained with " in said
+    assert "(on record: a processor); most at step 60: " in said
+
+
+def test_beyond_the_tolerance_it_differs_wherever_it_was_made(check):
+    status, said = check(with_one(60, 1.1 * verify.TOLERANCE["bits_per_byte"]))
+    assert status == 1
+    assert f"{RUN}: differs, trained with " in said
+    assert "most at step 60: " in said
+
+
+def test_where_no_tolerance_was_measured_only_the_same_digits_do(check, make_comparison):
+    recall = {"name": "answers", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 256}
+    status, said = check(with_one(60, 1e-9), objective=recall)
+    assert status == 1
+    assert "nan now" in said  # the made-up run that is compared with it has bits per byte
+
+
+def test_a_commit_that_is_not_here_is_told(make_comparison, tmp_path, capsys):
+    root = make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark")
+    assert main(["benchmark", "verify", str(tmp_path)]) == 2
+    assert f"{root} was trained at commit 0123abc, which is not to be had from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("commit", ["unknown", "--force"])
+def test_what_names_no_commit_is_told(make_comparison, tmp_path, capsys, commit):
+    git = {"commit": commit, "dirty": False}
+    make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark", git=git)
+    assert main(["benchmark", "verify", str(tmp_path)]) == 2
+    assert f"names no commit ('{commit}'); give --at-this-commit" in capsys.readouterr().err
+
+
+def test_without_git_its_lack_is_told(make_comparison, tmp_path, capsys, monkeypatch):
+    make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["benchmark", "verify", str(tmp_path)]) == 2
+    assert "(git cannot be run: No such file or directory)" in capsys.readouterr().err
+
+
+def test_a_directory_without_runs_is_told(tmp_path, capsys):
+    assert main(["benchmark", "verify", str(tmp_path)]) == 2
+    assert "holds no run that is done" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_of_this_commit_comes_out_again_and_an_edited_record_is_found(tmp_path, capsys, monkeypatch):
+    """In a worktree of its own, of which nothing stays."""
+    pytest.importorskip("pyarrow")
+    if environment.git().commit == "unknown":
+        pytest.skip("this is no git checkout")
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")  # nothing is built
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    packed, runs = tmp_path / "packed", tmp_path / "runs"
+    words = ["run", "benchmark", "--preset=smoke", "--workers=1", "--task=parity-16", "--variants=softmax-rope"]
+    with quick():
+        assert main([*words, f"--out={runs}", f"--pack={packed}"]) == 0
+    assert main(["benchmark", "verify", str(packed), "--sample=3"]) == 0
+    assert f"parity-16: {RUN}: same digits (" in capsys.readouterr().out
+
+    path = packed / "parity-16/runs.parquet"
+    rows, statuses = dict(read_rows(path)), json.loads(read_statuses(path))
+    edited = next(row for row in rows["softmax-rope", 0] if row.split == "test")
+    edited.metrics["accuracy"] += 0.01
+    path.write_bytes(runs_as_parquet(rows, statuses))
+    assert main(["benchmark", "verify", str(packed), "--sample=3"]) == 1
+    said = capsys.readouterr().out
+    assert f"parity-16: {RUN}: differs" in said
+    assert f"test accuracy {edited.metrics['accuracy']:.6g} on record" in said
+    worktrees = subprocess.check_output(["git", "-C", str(environment.ROOT), "worktree", "list"], text=True)
+    assert str(tmp_path) not in worktrees
