@@ -365,9 +365,15 @@ def softmax_attention(
     A causal query sees its own key, of which the last query has the last one, and those before it. ``bias`` is added to
     the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of ``q``.
     """
+    if key_padding_mask is None and bias is not None:
+        return _attention(q, k, v, attn_mask=bias)
     queries, keys = q.shape[-2], k.shape[-2]
-    if key_padding_mask is None and (bias is not None or not causal or queries in (keys, 1)):
-        return _attention(q, k, v, attn_mask=bias, is_causal=bias is None and causal and queries == keys)
+    if key_padding_mask is None and not causal:
+        return _attention(q, k, v)
+    if key_padding_mask is None and queries == keys:
+        return _attention(q, k, v, is_causal=True)
+    if key_padding_mask is None and queries == 1:
+        return _attention(q, k, v)
     visible = ~_later(queries, keys, q.device) if causal else torch.ones_like(q[:1, :1, :, :1], dtype=torch.bool)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
