@@ -30,8 +30,7 @@ PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": 
 NORMS = ("norm.weight", "g_norm.weight", "g_norm_swish_gate.weight")
 GATES = {"swish": "silu", "sigmoid": "sigmoid"}
 ELSEWHERE = {
-    "DeltaNet": "its queries, keys and values pass a SiLU, which those of GatedDelta do not",
-    "GatedDeltaNet": "its queries, keys and values pass a SiLU, which those of GatedDelta do not",
+    **dict.fromkeys(("DeltaNet", "GatedDeltaNet"), "queries, keys and values pass a SiLU, as GatedDelta's do not"),
     "GatedLinearAttention": "each channel of its keys fades by itself",
 }
 
@@ -106,13 +105,9 @@ def _check(state: Mapping[str, Tensor], num_heads: int, decay: str) -> tuple[int
     if missing := sorted({f"{name}_proj.weight" for name in "qkvo"} - set(state)):
         raise ValueError(f"state has no {missing[0]}; give the state dict of the layer alone, without a prefix")
     widths = {name: len(state[f"{name}_proj.weight"]) for name in "qkv"}
-    head_dim = widths["q"] // num_heads
-    kv_heads = widths["k"] // head_dim if head_dim else 1
+    head_dim, kv_heads = widths["q"] // num_heads, num_heads * widths["k"] // widths["q"]
     if (kv_heads * head_dim, num_heads * head_dim) != (widths["k"], widths["q"]) or widths["k"] != widths["v"]:
-        raise ValueError(
-            f"queries, keys and values have {widths['q']}, {widths['k']} and {widths['v']} channels in {num_heads} "
-            "heads; give a layer whose heads are of one width (expand_k = expand_v)"
-        )
+        raise ValueError(f"{num_heads} heads have {widths} channels; give a layer of one width, expand_k = expand_v")
     if kv_heads != num_heads and decay != "none":
         raise ValueError(f"{kv_heads} heads of keys have not {num_heads} decays; give a layer without num_kv_heads")
     return head_dim, kv_heads

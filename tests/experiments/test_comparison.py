@@ -173,6 +173,17 @@ def test_a_trained_model_is_exported_and_read_by_others(made, capsys, tmp_path):
     assert not [path for path in (made / "export").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's exporter about itself
+def test_a_trained_model_gives_the_same_in_onnxruntime(made, capsys, tmp_path):
+    onnxruntime, _ = map(pytest.importorskip, ("onnxruntime", "onnxscript"))
+    assert exported(made, capsys, "--to", "onnx", "--out", str(tmp_path / "onnx"), "--variant", "softmax-rope")[0] == 0
+    session, tokens = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx"), torch.arange(120).view(3, 40)
+    (logits,) = session.run(["logits"], {"tokens": tokens.numpy()})
+    expected = load(made).run("softmax-rope").model()(tokens).detach()
+    torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_an_export_overwrites_nothing_unless_it_is_asked_to(made, capsys, tmp_path):
     (tmp_path / "model.safetensors").write_text("another")
     (tmp_path / "mine").write_text("kept")

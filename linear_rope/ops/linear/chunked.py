@@ -58,8 +58,8 @@ def block_sums(terms: Call, state: State | None) -> tuple[Sums, State, Tensor]:
     q, k, v, factors = _numerator(terms, scales)
     weights = torch.bmm(q, k.mT).mul_(factors.pairs) if factors.groups == 1 else _pair_weights(q, k, factors)
     sums, memory = _sums(weights, q, k, v, factors, _memory(terms, state))
-    width = v.shape[-1]  # with -1 an exporter does not know it
-    sums, memory = sums.view(batch, heads, length, width), memory.view(batch, heads, features, width)
+    # With -1 an exporter does not know the width.
+    sums, memory = sums.view(batch, heads, length, v.shape[-1]), memory.view(batch, heads, features, v.shape[-1])
     denominator = key_sum = None
     if terms.shares_weights:
         sums, denominator = sums[..., :-1], sums[..., -1]

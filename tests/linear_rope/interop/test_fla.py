@@ -105,7 +105,7 @@ REFUSED = [
     (RETENTION, layer_state(), {"gate_fn": "gelu"}, ["gate_fn", "gelu"]),
     (RETENTION, layer_state("q_conv1d.weight"), {}, ["q_conv1d.weight"]),
     (RETENTION, layer_state() | {"v_proj.weight": torch.zeros(4 * D, DIM)}, {}, ["24", "expand_v"]),
-    (RETENTION, layer_state() | {"k_proj.weight": torch.zeros(D, DIM)}, {}, ["12, 6 and 12", "expand_k"]),
+    (RETENTION, layer_state() | {"k_proj.weight": torch.zeros(D, DIM)}, {}, ["'k': 6", "expand_k"]),
     (RETENTION, layer_state(*SHARED[:2]), {}, ["1 heads of keys", "2 decays", "num_kv_heads"]),
     (LINEAR, {f"attn.{name}": x for name, x in layer_state().items()}, {}, ["attn."]),
     (LINEAR, {}, {}, ["k_proj.weight", "prefix"]),
