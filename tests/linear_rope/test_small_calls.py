@@ -49,6 +49,7 @@ def of_step(kind, **options):
 
 
 print("logsigmoid", teams(lambda: torch.nn.functional.logsigmoid(torch.randn(4))))
+print("product", teams(lambda: torch.nn.functional.linear(torch.randn(4, 16), torch.randn(44, 16))))
 for name in ("favor+", "elu+1", "taylor", "hedgehog"):
     print(name, of_step(LinearRoPEAttention, feature_map=name))
     print(name, of_step(LinearRoPEAttention, feature_map=name, **every))
@@ -68,10 +69,13 @@ def test_no_step_wakes_a_team_of_threads(tmp_path: Path) -> None:
     environment = os.environ | {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", STEPS], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    control, *found = done.stdout.splitlines()
+    control, product, *found = done.stdout.splitlines()
     if control == "logsigmoid 0":
         pytest.skip("this PyTorch does not begin its threads where they are counted")
-    assert not [line for line in found if set(line.split()[1:]) != {"0"}]
+    # Some processors' libraries of matrix products wake one for any; FAVOR+ has a product of queries and one of keys.
+    of_products = {"favor+": 2 * int(product.split()[1])}
+    for name, *counts in map(str.split, found):
+        assert {*map(int, counts)} <= {0, of_products.get(name)}, name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
