@@ -47,8 +47,8 @@ def test_a_table_may_begin_with_numbers():
     assert '<td data-head="length">512</td><td data-head="value">0.5</td>' in page
 
 
-SCRIPTS = 4
-"""of a page with curves: their data, the figure, Bokeh, and what steers it"""
+SCRIPTS = 5
+"""of a page with curves: their data, the figure, Bokeh, what steers it, and what sorts tables"""
 
 
 class Page(HTMLParser):
