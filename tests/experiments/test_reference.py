@@ -11,6 +11,8 @@ from experiments.data.registry import DATA_SETS
 from experiments.judge.references import REFERENCES
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
+from experiments.report.overview import comparisons_in
+from experiments.show.entries import tables_over
 from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -61,3 +63,12 @@ def test_the_references_of_the_readme_are_there_and_that_of_convergence_has_thre
         "it is a variant of forgetting there"
     )
     assert all(run_status(REFERENCE / "convergence", *run).state == "done" for run in comparison.runs)
+
+
+@pytest.mark.parametrize(("folder", "study"), [("recipe", "recipe"), ("benchmark/v1", "benchmark")])
+def test_the_tables_over_comparisons_are_those_of_their_records(folder, study):
+    directory = REFERENCE.parent / folder
+    written = (directory / f"{study}.md").read_text(encoding="utf-8")
+    for table in (each.table for each in tables_over(STUDIES[study], comparisons_in(directory))):
+        for row in [[*table.columns], *table.itertuples(index=False)]:
+            assert f"| {' | '.join(map(str, row))} |" in written
