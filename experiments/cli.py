@@ -439,7 +439,8 @@ def main(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Stopped as stop:
-        goes_on = "goes on from the last checkpoints" if words[0] in ("run", "train") else "does it again"
+        resumes = words[0] in ("run", "train") or [*words[:2]] == ["benchmark", "submit"]
+        goes_on = "goes on from the last checkpoints" if resumes else "does it again"
         print(f"stopped by {stop}; the same command {goes_on}:")
         print(f"  {command_line(words)}", flush=True)
         return EXIT_STOPPED + stop.signal_number

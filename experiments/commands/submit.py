@@ -7,6 +7,7 @@ name, without weights.
 import hashlib
 import io
 import re
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,7 @@ from experiments.data.registry import load_data
 from experiments.options import RunOptions
 from experiments.records import store
 from experiments.records.files import LARGEST_RECORD, read_file, write_atomically, wrong_file
+from experiments.records.parquet import pyarrow
 from experiments.records.record import decoded, read_comparison, write_record
 from experiments.records.schema import Comparison, GitRecord, Origin
 from experiments.report.overview import comparisons_in, write_overview
@@ -75,6 +77,10 @@ def submit(options: RunOptions, out: Path) -> int:
     tasks = tasks_of(benchmark, options.task)
     _check_variant(benchmark, name, tasks, options)
     work = out.with_name(f"{out.name}.runs")
+    pyarrow()
+    for root in comparisons_in(work):
+        if [each.name for each in read_comparison(root).variants] != [name]:
+            raise ValueError(f"{root} has runs of another variant than {name}; give --out another name")
     status = run_benchmark(replace(options, task=",".join(tasks), out=work))
     if status == 0:
         write_submission(work, tasks, name, out)
@@ -116,7 +122,7 @@ def _check_variant(benchmark: Benchmark, name: str, tasks: list[str], options: R
 def frozen_settings(benchmark: Benchmark, task: str, settings: Iterable[str]) -> list[str]:
     """Those of a variant's settings that are a task's, and the same for all; its learning rate is its own."""
     wanted = benchmark.tasks[task]
-    frozen = {*benchmark.recipe[wanted.recipe], *benchmark.sizes[wanted.size], *wanted.settings, "data"}
+    frozen = {*benchmark.recipe[wanted.recipe], *benchmark.sizes[wanted.size], *wanted.settings, "data", "num_features"}
     return sorted({*settings} & frozen - {"learning_rate"})
 
 
@@ -129,9 +135,11 @@ def write_submission(work: Path, tasks: list[str], variant: str, out: Path) -> N
         found = sorted(path for path in packed.rglob("*") if path.is_file())
         files = {path.relative_to(packed).as_posix(): path.read_bytes() for path in found}
     of_all = [read_comparison(work / task) for task in tasks]
-    plugins = [*{origin.module: origin for comparison in of_all for origin in comparison.plugins}.values()]
+    plugins = {(each.module, each.sha256): each for comparison in of_all for each in comparison.plugins}
+    if len({module for module, _ in plugins}) < len(plugins):
+        raise ValueError(f"the code of {variant} was changed while it was trained; remove {work} and train it again")
     last = {name: getattr(of_all[-1], name) for name in ("preset", "git", "versions", "machine")}
-    about = Submission(version=NAME, variant=variant, plugins=plugins, files=_hashes(files), **last)
+    about = Submission(version=NAME, variant=variant, plugins=[*plugins.values()], files=_hashes(files), **last)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, data in {ABOUT: msgspec.json.format(msgspec.json.encode(about)), **files}.items():
@@ -156,19 +164,19 @@ def report(directory: Path, submitted: Iterable[Path], out: Path | None) -> int:
     """
     if out is not None and out.exists():
         raise ValueError(f"--out {out} is there already; remove it, or give another name")
-    roots = comparisons_in(directory)
+    roots = [root for root in comparisons_in(directory) if read_comparison(root).study == STUDY]
     if not roots:
         raise ValueError(f"{directory} holds no task; give what `run benchmark` wrote or packed")
     with TemporaryDirectory() as temporary:
-        merged = Path(temporary) if out is None else out
+        merged = Path(temporary)
         for root in roots:
-            if read_comparison(root).study == STUDY:
-                pack_silently(root, merged / root.name)
+            pack_silently(root, merged / root.name)
         for path in submitted:
             merge(path, merged)
         for root in comparisons_in(merged):
             make_console().print(result_table(root))
         if out is not None:
+            shutil.copytree(merged, out)
             write_overview(out, STUDIES, print)
     return 0
 
@@ -180,7 +188,10 @@ def merge(path: Path, merged: Path) -> None:
         about, presets = unpack(path, at), {read_comparison(root).preset for root in comparisons_in(merged)}
         if about.preset not in presets:
             raise ValueError(f"{path} is of the size {about.preset}, and here are runs of {', '.join(sorted(presets))}")
-        for root in comparisons_in(at):
+        roots = comparisons_in(at)
+        if not roots:
+            raise wrong_file(str(path), "holds no task", REMEDY)
+        for root in roots:
             comparison, there = read_comparison(root), merged / root.name
             if not (there / "comparison.json").exists():
                 print(f"{path}: {root.name} is left out, as there are no runs of it to compare with")
@@ -190,6 +201,8 @@ def merge(path: Path, merged: Path) -> None:
                 raise ValueError(f"{told}: {'; '.join(reasons)}")
             (variant,) = comparison.variants
             comparison.variants = [structs.replace(variant, submitted=path.name)]
+            # Others have none of further seeds: they would be runs that are missing.
+            comparison.seeds = [seed for seed in comparison.seeds if seed in read_comparison(there).seeds]
             write_record(root / "comparison.json", comparison)
             pack_silently(root, there)
 
@@ -199,9 +212,12 @@ def unpack(path: Path, at: Path) -> Submission:
     tasks = read_benchmark().tasks
     try:
         with zipfile.ZipFile(io.BytesIO(read_file(path, REMEDY))) as archive:
-            if sum(each.file_size for each in archive.infolist()) > LARGEST_RECORD:
+            members = archive.infolist()
+            if sum(each.file_size for each in members) > LARGEST_RECORD:
                 raise wrong_file(str(path), f"unpacks to more than {LARGEST_RECORD:,} bytes", REMEDY)
-            files = {each.filename: archive.read(each) for each in archive.infolist()}
+            if {each.compress_type for each in members} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise wrong_file(str(path), "is compressed in another way than ours", REMEDY)
+            files = {each.filename: archive.open(each).read(each.file_size) for each in members}
     except REFUSED as error:
         raise wrong_file(str(path), f"is no submission, or a damaged one ({error})", REMEDY) from None
     about = decoded(files.pop(ABOUT, b""), Submission, f"{path}: {ABOUT}", REMEDY)
@@ -221,7 +237,9 @@ def unpack(path: Path, at: Path) -> Submission:
 
 def unlike(task: str, variant: str, here: Comparison, there: Comparison) -> list[str]:
     """Why the submitted comparison of a task cannot be one with the one ``there``."""
-    reasons = [] if [each.name for each in here.variants] == [variant] else [f"it holds other variants than {variant}"]
+    if [each.name for each in here.variants] != [variant]:
+        return [f"it holds other variants than {variant}"]
+    reasons = []
     if variant in {each.name for each in there.variants}:
         reasons.append(f"{variant} is there already")
     before, now = (

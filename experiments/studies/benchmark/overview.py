@@ -111,7 +111,7 @@ def _costs(comparison: Comparison) -> Iterator[Column]:
     found = {}
     for variant in comparison.variants:
         state, flops = variant.state, variant.flops
-        if flops is None:
+        if flops is None and not variant.submitted:
             config = Config(**comparison.config | variant.of_all_layers)
             shape = Shape(comparison.objective.vocabulary, config.context)
             _, state, flops = costs(get_variant(variant.name), config, shape)

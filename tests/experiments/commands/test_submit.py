@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -16,10 +17,12 @@ from tests.made_up import DATA, quick
 
 pytest.importorskip("pyarrow")
 THEIRS = "softplus-squared-rope-after"
+CODE = {"module": "m", "package": "", "version": "", "sha256": "ab"}
 
 
 def reported(directory, *files):
-    return main(["benchmark", "report", str(directory), *(f"--submitted={file}" for file in files)])
+    words = [str(file) if str(file).startswith("--") else f"--submitted={file}" for file in files]
+    return main(["benchmark", "report", str(directory), *words])
 
 
 @pytest.fixture
@@ -33,10 +36,10 @@ def benchmark(make_comparison, tmp_path):
 def submission(make_comparison, tmp_path):
     """Writes the file of a variant that was trained as that, but for what is given."""
 
-    def make(name="theirs.zip", variant="relu-rope-after", parameters=1000, **other):
+    def make(name="theirs.zip", variant="relu-rope-after", parameters=1000, seeds=2, **other):
         work = tmp_path / f"{name}.runs"
-        fields = {"experiment": "benchmark", "plugins": [{"module": "m", "package": "", "version": "", "sha256": "ab"}]}
-        record = make_comparison(work / "language", variant, 2, **fields | other) / "comparison.json"
+        fields = {"experiment": "benchmark", "plugins": [CODE]}
+        record = make_comparison(work / "language", variant, seeds, **fields | other) / "comparison.json"
         record.write_text(record.read_text().replace('"parameters": 1000', f'"parameters": {parameters}'))
         write_submission(work, ["language"], variant, tmp_path / name)
         return tmp_path / name
@@ -44,12 +47,12 @@ def submission(make_comparison, tmp_path):
     return make
 
 
-def rewritten(path: Path, change) -> Path:
+def rewritten(path: Path, change, compression=zipfile.ZIP_STORED) -> Path:
     """The same zip with other files: ``change`` gets them by name."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     change(files)
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
     return path
@@ -65,6 +68,20 @@ def test_submitted_variants_are_in_the_table_and_marked(benchmark, submission, c
     assert said.count("[submitted]") == 2
     assert "relu-rope-after (theirs.zip), relu-none (others.zip)." in " ".join(said)
     assert {path: path.read_bytes() for path in benchmark.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_further_seeds_of_a_submission_are_no_missing_runs_of_the_others(benchmark, submission, tmp_path, capsys):
+    assert reported(benchmark, submission(seeds=3), f"--out={tmp_path / 'merged'}") == 0
+    said = capsys.readouterr().out
+    assert re.search("softmax-rope +2 ", said)
+    assert "queued" not in said + (tmp_path / "merged/language/report.md").read_text()
+
+
+def test_code_that_was_changed_between_seeds_makes_no_file(submission, tmp_path):
+    with pytest.raises(ValueError, match="the code of relu-rope-after was changed while it was trained"):
+        submission(plugins=[CODE, CODE | {"sha256": "cd"}])
+    assert not (tmp_path / "theirs.zip").exists()
 
 
 def test_equal_records_give_equal_files_that_name_code_and_machine(submission, tmp_path):
@@ -121,6 +138,21 @@ def test_damaged_and_strange_files_are_refused_and_write_nothing(
     assert reported(benchmark, path) == 2
     assert reason in capsys.readouterr().err
     assert not [*tmp_path.rglob("x.json")]
+
+
+def emptied(files):
+    about = json.loads(files[ABOUT]) | {"files": {}}
+    files.clear()
+    files[ABOUT] = json.dumps(about).encode()
+
+
+def test_a_refused_file_leaves_no_report_behind(benchmark, submission, tmp_path, capsys):
+    for path in rewritten(submission(), emptied), rewritten(submission("bz.zip"), dict, zipfile.ZIP_BZIP2):
+        assert reported(benchmark, path, f"--out={tmp_path / 'merged'}") == 2
+        assert not (tmp_path / "merged").exists()
+    said = capsys.readouterr().err
+    assert "theirs.zip holds no task" in said
+    assert "bz.zip is compressed in another way than ours" in said
 
 
 def test_half_a_file_and_none_are_refused(benchmark, submission, tmp_path, capsys):
