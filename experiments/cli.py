@@ -361,7 +361,7 @@ def verify(
         at_this_commit: train them by the code that is here instead
         threads: train them with so many threads, not with as many as are on record
     """
-    for name, value in (("--sample", sample), ("--threads", threads or 1)):
+    for name, value in (("--sample", sample), ("--threads", 1 if threads is None else threads)):
         value_of(name, Count, value)
     say_that_it_loads("benchmark verify")
     from experiments.commands.verify import verify as check

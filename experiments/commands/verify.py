@@ -17,6 +17,7 @@ import torch
 
 from experiments.data.files import resolve_data_dir
 from experiments.errors import EXIT_FAILED, why
+from experiments.extensions import load_plugin, origins
 from experiments.objects import Run
 from experiments.records import environment
 from experiments.records.record import (
@@ -31,7 +32,7 @@ from experiments.records.record import (
     run_status,
     write_record,
 )
-from experiments.records.schema import Comparison, MetricsRow, RunConfig
+from experiments.records.schema import Comparison, RunConfig
 from experiments.run.plan import JobRecord
 from experiments.studies.registry import STUDIES
 from experiments.train.tokens import FILE as TOKENIZER
@@ -42,6 +43,8 @@ TOLERANCE = {"bits_per_byte": 0.005}
 It is a quarter of the smallest difference that matters. Toys were less than 0.00001 apart: ``run convergence --preset
 smoke --steps 400 --seeds 1 --out toys``, then ``benchmark verify toys --at-this-commit`` with the variables
 ``ATEN_CPU_CAPABILITY=default`` and ``LINEAR_ROPE_NATIVE=0``. Whole runs of the benchmark were not measured."""
+OF_THE_WEIGHTS = ("loss", "gradient_norm", "bits_per_byte", "accuracy", "nats_per_token", "nats_per_example")
+"""numbers that change with the metric of a comparison, and are judged by it; all others are equal wherever trained"""
 DEPENDED_ON = ("numpy", "einops", "performer-pytorch", "tokenizers", "cpu", "device", "threads")
 """packages, parts of a machine and settings that can change a digit, besides what a run's status names"""
 
@@ -71,37 +74,47 @@ class Recorded(NamedTuple):
     comparison: Comparison
     run: Run
 
-    def rows(self, root: Path) -> list[MetricsRow]:
-        """Those of this run in a comparison's directory, as they are packed."""
+    def numbers(self, root: Path) -> dict[tuple[int, str, str], float]:
+        """All but the clock's, by step, split and name: of this run in a comparison's directory, as they are packed."""
         config = self.comparison.config
         every = config["log_every"] * (1 if STUDIES[self.comparison.study].all_records else KEPT_EVERY)
-        return kept_rows(run_rows(root, *self.run), config["steps"], every)
+        return {
+            (row.step, row.split, name): value
+            for row in kept_rows(run_rows(root, *self.run), config["steps"], every)
+            for name, value in ({"tokens": row.tokens} | row.metrics).items()
+            if name not in WALL_CLOCK
+        }
 
     def __str__(self) -> str:
         return f"{self.root.name}: {self.run}"
 
 
 def verify(directory: Path, sample: int, seed: int, here: bool, threads: int | None, data_dir: Path | None) -> int:
-    """Train ``sample`` recorded runs again and print what came of each. Returns the exit status.
+    """Train ``sample`` recorded runs again and print what came of each, and last how many could be judged.
 
-    Raises ValueError, before anything is trained, if there is no such run, or its commit is not in this repository.
+    Returns the exit status: 0 if any could, and all of these are as on record. Raises ValueError, before anything is
+    trained, if there is no such run, or its commit is not in this repository.
     """
     runs = recorded_runs(directory)
     chosen = random.Random(seed).sample(runs, min(sample, len(runs)))
     print(f"{len(chosen)} of {len(runs)} runs in {directory}, drawn with --seed {seed}", flush=True)
-    is_right = True
+    judged = list[bool | None]()
     with ExitStack() as end:
         at = Path(end.enter_context(TemporaryDirectory()))
-        commits = {} if here else {each.comparison.git.commit: each for each in chosen}
-        code = {commit: end.enter_context(worktree(commit, each)) for commit, each in commits.items()}
+        commits = dict[str, list[Recorded]]()
+        for each in () if here else chosen:
+            commits.setdefault(each.comparison.git.commit, []).append(each)
+        code = {commit: end.enter_context(worktree(commit, of_it)) for commit, of_it in commits.items()}
         for each in chosen:
             place = code.get(each.comparison.git.commit, environment.ROOT)
             print(f"{each}: training it again ...", file=sys.stderr, flush=True)
             reason = train_again(each, place, at, threads, data_dir)
             is_as_recorded, said = (False, f"failed: {reason}") if reason else compared(each, at / each.root.name)
-            is_right = is_right and is_as_recorded
+            judged.append(is_as_recorded)
             print(f"{each}: {said}", flush=True)
-    return 0 if is_right else EXIT_FAILED
+    right, wrong = judged.count(True), judged.count(False)
+    print(f"{right + wrong} of {len(judged)} judged: {right} as on record, {wrong} not")
+    return 0 if right and not wrong else EXIT_FAILED
 
 
 def recorded_runs(directory: Path) -> list[Recorded]:
@@ -119,30 +132,35 @@ def recorded_runs(directory: Path) -> list[Recorded]:
 
 
 @contextmanager
-def worktree(commit: str, recorded: Recorded) -> Iterator[Path]:
-    """The code of a commit, built, for as long as this takes. Raises ValueError if it cannot be had."""
+def worktree(commit: str, recorded: list[Recorded]) -> Iterator[Path]:
+    """The code of a commit, built for its runs, for as long as this takes. Raises ValueError if it cannot be had."""
+    root = recorded[0].root
     if not re.fullmatch("[0-9a-f]{7,64}", commit):
-        raise ValueError(f"{recorded.root} names no commit ({commit!r}); give --at-this-commit")
-    git = ["git", "-C", str(environment.ROOT), "worktree"]
+        raise ValueError(f"{root} names no commit ({commit!r}); give --at-this-commit")
     with TemporaryDirectory() as directory:
-        place = str(Path(directory) / "code")
+        place = Path(directory) / "code"
         try:
-            run = subprocess.run([*git, "add", "--quiet", "--detach", place, commit], capture_output=True, text=True)
-            reason = " ".join(run.stderr.split()) if run.returncode else ""
-        except OSError as error:
-            reason = f"git cannot be run: {why(error)}"
-        if reason:
-            raise ValueError(
-                f"{recorded.root} was trained at commit {commit[:12]}, which is not to be had from {environment.ROOT} "
-                f"({reason}); try git fetch --unshallow, or give --at-this-commit"
-            )
-        try:
-            if str(recorded.comparison.versions.get("native kernel")).startswith("C++"):
+            if reason := _git_worktree("add", "--quiet", "--detach", str(place), commit):
+                raise ValueError(
+                    f"{root} was trained at commit {commit[:12]}, which is not to be had from {environment.ROOT} "
+                    f"({reason}); try git fetch --unshallow, or give --at-this-commit"
+                )
+            if any(str(each.comparison.versions.get("native kernel")).startswith("C++") for each in recorded):
                 build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
                 subprocess.run(build, cwd=place, capture_output=True)  # if that fails, another kernel is told of
-            yield Path(place)
+            yield place
         finally:
-            subprocess.run([*git, "remove", "--force", place], capture_output=True)
+            shutil.rmtree(place, ignore_errors=True)  # git removes none that it has not finished, but forgets it
+            _git_worktree("remove", "--force", "--force", str(place))  # twice: one that is being made is locked
+
+
+def _git_worktree(*words: str) -> str:
+    """Returns why that failed, if it did."""
+    try:
+        run = subprocess.run(["git", "-C", str(environment.ROOT), "worktree", *words], capture_output=True, text=True)
+    except OSError as error:
+        return f"git cannot be run: {why(error)}"
+    return " ".join(run.stderr.split()) if run.returncode else ""
 
 
 def train_again(recorded: Recorded, code: Path, at: Path, threads: int | None, data_dir: Path | None) -> str:
@@ -165,39 +183,37 @@ def train_again(recorded: Recorded, code: Path, at: Path, threads: int | None, d
     )
     write_record(directory / "job.json", needed)
     command = [sys.executable, "-m", "experiments", "train", str(directory)]
-    environ = os.environ | {"PYTHONPATH": str(code)}
+    places = str(code), os.getcwd(), os.environ.get("PYTHONPATH")  # the user's plugins lie in the last two
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     done = subprocess.run(command, cwd=code, env=environ, capture_output=True, text=True)
     return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split())[-300:]
 
 
-def compared(recorded: Recorded, root: Path) -> tuple[bool, str]:
-    """Whether a run in ``root`` is what is on record, and that in words.
+def compared(recorded: Recorded, root: Path) -> tuple[bool | None, str]:
+    """Whether a run in ``root`` is what is on record, None if that cannot be judged, and that in words.
 
-    It has equal digits where the same code, software and processor made it, else the curves are as near as TOLERANCE.
+    It has equal digits where the same code, software and processor made it, else its metric is as near as TOLERANCE
+    says; that of a metric which is not named there cannot be judged.
     """
-    rows, metric = recorded.rows(recorded.root), recorded.comparison.objective.metric
-    different = differences(rows, recorded.rows(root))
-    if not different:
-        return True, f"same digits ({sum(len(row.metrics.keys() - {*WALL_CLOCK}) for row in rows)} numbers)"
-    of_curves = [each for each in different if each.metric == metric] or different
-    largest = max(of_curves, key=lambda each: math.inf if math.isnan(each.size) else each.size)
-    unlike, tolerance = made_unlike(recorded, root), TOLERANCE.get(metric, 0.0)
-    if unlike and largest.size <= tolerance:
-        return True, f"within tolerance ({tolerance:g}), as it was trained with {unlike}; most {largest}"
-    return False, f"differs, trained with {unlike or 'the same'}; most {largest}"
-
-
-def differences(recorded: list[MetricsRow], again: list[MetricsRow]) -> list[Difference]:
-    """In the order of the record: numbers but those of the clock that are not equal, or that one of them lacks."""
-    before, now = (
-        {(row.step, row.split, name): value for row in rows for name, value in row.metrics.items()}
-        for rows in (recorded, again)
-    )
-    return [
+    before, now = recorded.numbers(recorded.root), recorded.numbers(root)
+    different = [
         Difference(*place, before.get(place, math.nan), now.get(place, math.nan))
         for place in before | now
-        if place[2] not in WALL_CLOCK and before.get(place) != now.get(place)
+        if before.get(place) != now.get(place)
     ]
+    if not different:
+        return True, f"same digits ({len(before)} numbers)"
+    metric = recorded.comparison.objective.metric
+    fixed = [each for each in different if each.metric not in (metric, *OF_THE_WEIGHTS) or math.isnan(each.size)]
+    of_curves = [each for each in different if each.metric == metric]
+    largest = max(fixed or of_curves or different, key=lambda each: math.inf if math.isnan(each.size) else each.size)
+    unlike = made_unlike(recorded, root)
+    if unlike and not fixed:
+        if (tolerance := TOLERANCE.get(metric)) is None:
+            return None, f"not judged: trained with {unlike}, {metric} has no tolerance (largest difference {largest})"
+        if not of_curves or largest.size <= tolerance:
+            return True, f"within tolerance ({tolerance:g} of {metric}), as trained with {unlike}; most {largest}"
+    return False, f"differs, trained with {unlike or 'the same'}; most {largest}"
 
 
 def made_unlike(recorded: Recorded, root: Path) -> str:
@@ -211,6 +227,13 @@ def made_unlike(recorded: Recorded, root: Path) -> str:
     there = comparison.versions | comparison.machine | comparison.config
     names = (name for name in DEPENDED_ON if there.get(name) != here.get(name))
     told += [f"{name} {here.get(name)} (on record: {there.get(name)})" for name in names]
+    for plugin in comparison.plugins:
+        try:
+            load_plugin(plugin.module)
+            (found,) = origins([plugin.module])
+        except ValueError:  # the code of its commit could have it, the code that is here cannot
+            found = {}
+        told += [f"other code of {plugin.module}"] * (found.get("sha256") != plugin.sha256)
     return ", ".join(filter(None, told))
 
 

@@ -2,10 +2,12 @@
 
 import json
 import subprocess
+import sys
 import tempfile
 
 import pytest
 import torch
+from msgspec.structs import asdict
 
 from experiments.cli import main
 from experiments.commands import verify
@@ -16,17 +18,25 @@ from tests.experiments.conftest import made_up_loss
 from tests.made_up import quick
 
 RUN = "softmax-rope seed 0"
+RECALL = {"name": "answers", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 256}
 
 
 @pytest.fixture
 def check(make_comparison, tmp_path, monkeypatch, capsys):
     """Verifies a made-up run that is "trained again" with other losses; returns the exit status and what is said."""
 
-    def check(loss, **other):
-        recorded = make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark", **other)
+    def make(root, number, **other):
+        make_comparison(root, "softmax-rope", 1, experiment="benchmark", **other)
+        path = root / "softmax-rope/seed0/metrics.jsonl"
+        path.write_text(path.read_text().replace('"tokens_per_second": 1', number))
 
-        def train_again(_, code, at, threads, data_dir):
-            make_comparison(at / recorded.name, "softmax-rope", 1, experiment="benchmark", loss=loss)
+    # The numbers are in its training rows, on record and now.
+    def check(loss, numbers=('"seconds": 1', '"seconds": 2'), **other):
+        make(tmp_path / "language", numbers[0], **other)
+
+        def train_again(recorded, code, at, threads, data_dir):
+            objective = asdict(recorded.comparison.objective)
+            make(at / recorded.root.name, numbers[1], loss=loss, **other | {"objective": objective})
             return ""
 
         monkeypatch.setattr(verify, "train_again", train_again)
@@ -63,14 +73,14 @@ def test_another_number_of_threads_is_unlike(check):
     size = {"steps": 100, "evaluate_every": 20, "log_every": 20, "batch_size": 2, "context": 32}
     status, said = check(with_one(40, 1e-9), config=vars(Config(**size, threads=2)), **alike())
     assert status == 0
-    assert "as it was trained with threads 1 (on record: 2); most at step 40: " in said
+    assert "as trained with threads 1 (on record: 2); most at step 40: " in said
 
 
 def test_elsewhere_a_tolerance_holds_and_what_is_unlike_is_told(check):
     tolerance = verify.TOLERANCE["bits_per_byte"]
     status, said = check(with_one(60, -0.9 * tolerance))
     assert status == 0
-    assert f"{RUN}: within tolerance ({tolerance:g}), as it was trained with " in said
+    assert f"{RUN}: within tolerance ({tolerance:g} of bits_per_byte), as trained with " in said
     assert "(on record: a processor); most at step 60: " in said
 
 
@@ -81,11 +91,42 @@ def test_beyond_the_tolerance_it_differs_wherever_it_was_made(check):
     assert "most at step 60: " in said
 
 
-def test_where_no_tolerance_was_measured_only_the_same_digits_do(check, make_comparison):
-    recall = {"name": "answers", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 256}
-    status, said = check(with_one(60, 1e-9), objective=recall)
-    assert status == 1
-    assert "nan now" in said  # the made-up run that is compared with it has bits per byte
+@pytest.mark.parametrize(("name", "status"), [("gradient_norm", 0), ("learning_rate", 1)])
+def test_what_the_weights_do_not_decide_has_no_tolerance(check, name, status):
+    got, said = check(made_up_loss, [f'"{name}": 1', f'"{name}": 2'])
+    assert got == status
+    assert f"{RUN}: {('within tolerance', 'differs')[status]}" in said
+    assert f"train {name} 1100 on record, 2100 now" in said
+
+
+def test_other_digits_of_a_metric_without_tolerance_are_not_judged(check, make_comparison, tmp_path):
+    make_comparison(tmp_path / "recall", "softmax-rope", 1, objective=RECALL)
+    status, said = check(with_one(60, 1e-9))
+    assert status == 0
+    assert f"recall: {RUN}: not judged: trained with " in said
+    assert said.endswith("1 of 2 judged: 1 as on record, 0 not\n")
+    assert main(["benchmark", "verify", str(tmp_path / "recall"), "--at-this-commit"]) == 1
+
+
+def test_a_plugin_that_was_edited_is_unlike(check):
+    plugin = {"module": "json", "package": "", "version": "", "sha256": "ab"}
+    status, said = check(with_one(40, 1e-9), plugins=[plugin], **alike())
+    assert status == 0
+    assert "as trained with other code of json; most at step 40: " in said
+
+
+def test_a_plugin_of_the_working_directory_is_found(make_comparison, tmp_path, monkeypatch):
+    (recorded,) = verify.recorded_runs(make_comparison(tmp_path / "language", "softmax-rope", 1))
+    (tmp_path / "my_plugin.py").touch()
+    monkeypatch.chdir(tmp_path)
+    run, instead = subprocess.run, [sys.executable, "-c", "import my_plugin, experiments"]
+    monkeypatch.setattr(subprocess, "run", lambda _, **other: run(instead, **other))
+    assert verify.train_again(recorded, environment.ROOT, tmp_path / "again", None, None) == ""
+
+
+def test_threads_are_counted_from_one(tmp_path, capsys):
+    assert main(["benchmark", "verify", str(tmp_path), "--threads=0"]) == 2
+    assert "--threads" in capsys.readouterr().err
 
 
 def test_a_commit_that_is_not_here_is_told(make_comparison, tmp_path, capsys):
