@@ -40,7 +40,6 @@ COLUMNS = {
     "variant": ("string", "attention, feature map, position encoding, and settings behind @"),
     "learning_rate": ("double", "peak of the run's learning rate"),
     "seed": ("int64", "of batches, weights and features; runs of one seed see the same batches"),
-    "state": ("string", "of the run: done, failed, queued"),
     "step": ("int64", "optimiser steps so far"),
     "tokens": ("int64", "tokens that these steps saw"),
     "split": ("string", "train, validation or test"),
@@ -76,7 +75,7 @@ def release(results: Path, out: Path) -> int:
         datasheet = template("release/datasheet.md").render(facts, columns=columns)
         (temporary / "DATASHEET.md").write_text(datasheet, encoding="utf-8")
         for comparison in comparisons:
-            _write_models(comparison, temporary / "models", facts)
+            _write_models(comparison, comparison.directory.relative_to(results).as_posix(), temporary / "models", facts)
         citation = yaml.safe_dump(facts["citation"], sort_keys=False, allow_unicode=True, width=120)
         (temporary / "CITATION.cff").write_text(citation, encoding="utf-8")
         (temporary / "report.pdf").write_bytes(report_pdf(results, facts))
@@ -114,7 +113,6 @@ def runs_table(results: Path, comparisons: list[Comparison]) -> Any:
 def _identified(results: Path, comparison: Comparison) -> pd.DataFrame:
     """The curves of a comparison, with what tells each of its runs from those of others."""
     root, record, curves = comparison.directory, comparison.record, comparison.curves
-    states = {run: run_status(root, *run).state for run in record.runs}
     peak = record.config["learning_rate"]
     rates = {each.name: float(each.settings.get("learning_rate", peak)) for each in record.variants}
     return curves.assign(
@@ -127,7 +125,6 @@ def _identified(results: Path, comparison: Comparison) -> pd.DataFrame:
         version=record.versions["linear-rope"],
         commit=record.git.commit,
         learning_rate=curves["variant"].map(rates),
-        state=[states[run] for run in zip(curves["variant"], curves["seed"], strict=True)],
     )
 
 
@@ -146,15 +143,20 @@ def _facts(results: Path, comparisons: list[Comparison], rows: int) -> dict[str,
         counted.append(known | {"record": each.record, "rows": len(each.curves), "states": states})
     place = results.absolute().parent / "CITATION.cff"
     software = yaml.safe_load(read_file(place, "give --results of a checkout, which has one beside it"))
+    code = git()
     facts: dict[str, Any] = {
         "benchmark": NAME,
         "software": __version__,
-        "commit": git().commit,
+        "commit": code.commit + " + changes" * code.dirty,
         "license": software["license"],
     }
     facts |= {"date": max(each.record.created for each in comparisons)[:10], "comparisons": counted, "rows": rows}
     facts |= {state: sum(each["states"][state] for each in counted) for state in ("done", "failed", "queued")}
-    return facts | {"citation": _citation(software, facts)}
+    texts = {each.name: each for comparison in comparisons for each in comparison.record.data}
+    known = {
+        name: DATA_SETS[name] for name in texts if name in DATA_SETS
+    }  # others come from packages that are not here
+    return facts | {"texts": texts, "known": known, "citation": _citation(software, facts)}
 
 
 def _citation(software: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
@@ -172,19 +174,18 @@ def _citation(software: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _write_models(comparison: Comparison, models: Path, facts: dict[str, Any]) -> None:
+def _write_models(comparison: Comparison, name: str, models: Path, facts: dict[str, Any]) -> None:
     """The models of a comparison whose weights are packed, a directory each, with a card."""
     record = comparison.record
     for variant in record.variants:
         if not packed_weights(comparison.directory, variant.name).exists():
             continue
-        directory, run = models / variant.name, comparison.run(variant.name, PACKED_SEED)
+        directory, run = models / name / variant.name, comparison.run(variant.name, PACKED_SEED)
         directory.mkdir(parents=True)
         WRITERS["safetensors"](run.model().float(), directory)
         chosen = {"variant": variant.name, "seed": PACKED_SEED, "split": "test", "metric": record.objective.metric}
         curves: Any = comparison.curves.set_index([*chosen]).sort_index()
         tested = curves.loc[tuple(chosen.values())].sort_values("step").itertuples()
-        content = {"variant": variant, "record": record, "seed": PACKED_SEED, "tested": [*tested]}
-        licences = {each.name: DATA_SETS[each.name].licence for each in record.data}
-        card = template("release/model_card.md").render(facts, **content, licences=licences)
+        content = {"name": name, "variant": variant, "record": record, "seed": PACKED_SEED, "tested": [*tested]}
+        card = template("release/model_card.md").render(facts, **content)
         (directory / "README.md").write_text(card, encoding="utf-8")

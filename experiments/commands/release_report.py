@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from math import nan
@@ -13,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+from msgspec import structs
 
 from experiments.config import Config
 from experiments.judge.difference import LOSS_MARGIN
@@ -21,11 +23,11 @@ from experiments.records.files import read_file
 from experiments.records.record import read_comparison, run_status
 from experiments.report import render
 from experiments.show.entries import entries_of
-from experiments.show.rows import read_rows
+from experiments.show.rows import Rows, read_rows
 from experiments.show.words import answer, in_words, listed, setting
 from experiments.studies.benchmark.definition import FOLDER, NAME, Task, read_benchmark
-from experiments.studies.length.measure import by_length
-from experiments.studies.recipe.factorial import losses as losses_by_recipe
+from experiments.studies.benchmark.measure import WINDOWS
+from experiments.studies.length.measure import AS_TRAINED, LOSSES
 from experiments.studies.recipe.factorial import test_losses
 from experiments.studies.registry import STUDIES
 from experiments.studies.tokens.budgets import best_floors, table
@@ -48,6 +50,8 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "tokens": ("reference/tokens", {"like": "by-budget", "columns": 4, "size": [1.9, 2.4]}),
 }
 """by name, the comparison and what is drawn of it"""
+DECAYS = (BASELINE, "elu+1-rope-after", "favor+-rope-before")
+"""the figure of the study of forgetting has these with all their settings"""
 TOLD = re.compile(r'#(?:told|answer|about)\("([^"]+)"\)')
 """where the template tells what a comparison answers, or is about"""
 
@@ -75,8 +79,7 @@ def report_pdf(results: Path, facts: dict[str, Any]) -> bytes:
 
 def report_data(results: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """What the template shows besides figures: numbers as texts, ready to be printed."""
-    claims, statements = _rows(results / "claims.csv"), _rows(TEMPLATES / "statements.csv")
-    asked = {(row["comparison"], row["claim"]) for row in statements}
+    claims, benchmark = _rows(results / "claims.csv"), read_benchmark()
     roots = TOLD.findall((TEMPLATES / "report.typ").read_text(encoding="utf-8"))
     told = {name: facts[name] for name in ("benchmark", "software", "commit", "date")}
     told |= {name: f"{facts[name]:,}" for name in ("done", "failed", "rows")}
@@ -85,10 +88,11 @@ def report_data(results: Path, facts: dict[str, Any]) -> dict[str, Any]:
         "answers": {root: _answer(results / root) for root in roots},
         "language": _language(results / LANGUAGE),
         "factorial": _factorial(sorted((results / "recipe").glob("recipe-*"))),
-        "tasks": [_task(results / "benchmark" / NAME, *each) for each in read_benchmark().tasks.items()],
+        "tasks": [_task(results / "benchmark" / NAME, *each) for each in benchmark.tasks.items()],
+        "ordered": [each.task for each in benchmark.comparisons()],
         "rule": read_toml(FOLDER / NAME / "claims.toml")["rule"],
         "verdicts": Counter(row["verdict"] for row in claims),
-        "claims": [_claim(row) for row in claims if (row["comparison"], row["claim"]) in asked],
+        "claims": {f"{row['comparison']}/{row['claim']}": row | {"measured": _measured(row)} for row in claims},
         "published": [_beside(results, row) for row in _rows(TEMPLATES / "published.csv")],
     }
 
@@ -102,7 +106,11 @@ def _save_figure(results: Path, name: str, folder: Path) -> None:
     place, entry = FIGURES[name]
     root = results / place
     study = replace(STUDIES[read_comparison(root).study], figures=({"stem": name, **entry},), tables=())
-    entries_of(read_rows(root, study), folder)
+    rows = read_rows(root, study)
+    if name == "forgetting":
+        shown = tuple(each for each in rows.comparison.variants if each.name.partition("@")[0] in DECAYS)
+        rows = Rows(root, study, structs.replace(rows.comparison, variants=shown), rows.curves)
+    entries_of(rows, folder)
 
 
 def _answer(root: Path) -> dict[str, str]:
@@ -129,10 +137,13 @@ def _language(root: Path) -> dict[str, Any]:
     by_seed: Any = test_losses(root, record)
     losses: Any = table(read_rows(root, STUDIES[record.study]))
     losses = losses.set_index("variant").drop(columns="ten times as much")
-    budgets, context = [name for name in losses if name != "n"], record.config["context"]
-    longer: Any = by_length(root).pivot_table(index="variant", columns="length", values="value")
-    lengths = [length for length in longer if length > context]
-    keeping = longer.index[longer[lengths[-1]] - longer[context] < LOSS_MARGIN]
+    budgets, counts = [name for name in losses if name != "n"], [int(n) for n in losses["n"] if int(n)]
+    found = LOSSES.read(root)
+    found = found[(found["method"] == AS_TRAINED) & (found["length"] == found["length"].max())]
+    longer: Any = found.pivot_table(index="variant", columns=["first", "last"], values="bits_per_byte")
+    beyond = [ends for ends in longer if ends[0] >= record.config["context"]]
+    within = max(ends for ends in longer if ends not in beyond)
+    keeping = longer.index[longer[beyond[-1]] - longer[within] < LOSS_MARGIN]
     rows, none = list[list[str]](), pd.Series(dtype=float)
     for variant in record.variants:
         name = variant.name
@@ -143,19 +154,23 @@ def _language(root: Path) -> dict[str, Any]:
                 losses.loc[name, "n"],
                 f"{variant.settings.get('learning_rate', record.config['learning_rate']):g}",
                 *(losses.loc[name, budget].partition(" [")[0] for budget in budgets),
-                *(f"{longer[length].get(name, nan):.3f}".replace("nan", NOTHING) for length in lengths),
+                *(f"{longer[ends].get(name, nan):.3f}".replace("nan", NOTHING) for ends in beyond),
                 with_interval(minus.mean, minus.low, minus.high, "+.3f") if name != BASELINE and minus.n else NOTHING,
             ]
         )
     floors = best_floors(root).sort_values("tokens")["value"]
     below = [each for each in record.variants if by_seed.get(each.name, none).mean() < floors.iloc[-1]]
-    numbers = {"longest": lengths[-1], "parameters": record.variants[0].parameters, **record.config}
+    task = read_benchmark().tasks[record.name]
+    few = sum(n < SMALLEST_SAMPLE for n in counts)
+    numbers = {"begun": len(counts), "planned": len(task.variants + task.more), "few": few, **record.config}
+    numbers |= {"within": _range(within), "farthest": _range(beyond[-1]), "longest_windows": WINDOWS}
+    numbers |= {"longest": found["length"].max().item(), "parameters": record.variants[0].parameters}
     numbers |= {"windows": record.evaluated_windows["test"], "margin": LOSS_MARGIN, "bytes": record.data[0].bytes}
     return {
-        "head": ["variant", "seeds", "rate", *budgets, *(f"{length:,}" for length in lengths), "minus softmax, RoPE"],
+        "head": [*budgets, *(_range(ends).replace(" to", "\nto") for ends in beyond)],
         "rows": rows,
-        "floor": ["best n-gram", "", "", *(f"{value:.3f}" for value in floors), *[""] * (len(lengths) + 1)],
-        "few": str(sum(int(n) < SMALLEST_SAMPLE for n in losses["n"])),
+        "floor": ["best n-gram", "", "", *(f"{value:.3f}" for value in floors), *[""] * (len(beyond) + 1)],
+        "seeds": f"{_range(sorted({min(counts), max(counts)}))} seed{'s' * (max(counts) > 1)} each",
         "below_floor": listed(map(in_words, below)),
         "keeping": listed(in_words(each) for each in record.variants if each.name in keeping),
         "numbers": {name: f"{value:,}" if isinstance(value, int) else str(value) for name, value in numbers.items()},
@@ -164,12 +179,27 @@ def _language(root: Path) -> dict[str, Any]:
 
 
 def _factorial(roots: list[Path]) -> dict[str, Any]:
-    """The losses of the study of recipes, without their learning rates."""
-    found = losses_by_recipe(roots)
-    assert found is not None
-    words = {each.name: in_words(each) for root in roots for each in read_comparison(root).variants}
-    shown = found.drop(columns="data").astype(str).map(lambda cell: cell.partition(" (")[0])
-    return {"head": [words.get(name, name) for name in map(str, shown)], "rows": shown.to_numpy().tolist()}
+    """The losses of the study of recipes, and what was trained there."""
+    records = [read_comparison(root) for root in roots]
+    words, rows = {each.name: in_words(each) for each in records[0].variants}, []
+    for root, record in zip(roots, records, strict=True):
+        losses = test_losses(root, record)
+        means = losses.mean().reindex([*words])
+        recipe = (record.config["optimizer"], f"{record.config['initial_spread']:g}", str(len(losses)))
+        rows.append([*recipe, *(f"{mean:.3f}".replace("nan", NOTHING) for mean in means)])
+    record, floor = records[0], f"{best_floors(roots[0])['value'].iloc[-1]:.3f}"
+    return {
+        "head": ["optimiser", "spread", "seeds", *words.values()],
+        "rows": [*rows, ["best n-gram", "", "", *[floor] * len(words)]],
+        "floor": floor,
+        "data": record.data[0].called,
+        "size": f"{record.config['layers']} layers, width {record.config['dim']}",
+        "bytes": f"{record.config['steps'] * record.tokens_per_step:,}",
+    }
+
+
+def _range(ends: Sequence[int]) -> str:
+    return " to ".join(f"{end:,}" for end in ends)
 
 
 def _task(benchmark: Path, name: str, task: Task) -> dict[str, str]:
@@ -181,11 +211,10 @@ def _task(benchmark: Path, name: str, task: Task) -> dict[str, str]:
     return {"name": name, "done": str(done), "planned": str(planned)}
 
 
-def _claim(row: dict[str, str]) -> dict[str, str]:
+def _measured(row: dict[str, str]) -> str:
     mean, low, high = (float(row[name] or "nan") for name in ("mean", "low", "high"))
-    measured = with_interval(mean, low, high, "+.3f" if "minus" in row["quantity"] else ".3f")
-    statement = f"{row['statement'][0].upper()}{row['statement'][1:]}"
-    return {"statement": statement, "published": row["published"], "verdict": row["verdict"], "measured": measured}
+    pattern = ".1%" if "accuracy" in row["quantity"] else ".3f"
+    return with_interval(mean, low, high, f"{'+' * ('minus' in row['quantity'])}{pattern}")
 
 
 def _beside(results: Path, row: dict[str, str]) -> dict[str, str]:
