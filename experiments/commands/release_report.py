@@ -162,10 +162,10 @@ def _language(root: Path) -> dict[str, Any]:
     below = [each for each in record.variants if by_seed.get(each.name, none).mean() < floors.iloc[-1]]
     task = read_benchmark().tasks[record.name]
     few = sum(n < SMALLEST_SAMPLE for n in counts)
-    numbers = {"begun": len(counts), "planned": len(task.variants + task.more), "few": few, **record.config}
-    numbers |= {"within": _range(within), "farthest": _range(beyond[-1]), "longest_windows": WINDOWS}
-    numbers |= {"longest": found["length"].max().item(), "parameters": record.variants[0].parameters}
-    numbers |= {"windows": record.evaluated_windows["test"], "margin": LOSS_MARGIN, "bytes": record.data[0].bytes}
+    numbers = {"begun": len(counts), "planned": len(task.variants + task.more), "few": few, "margin": LOSS_MARGIN}
+    numbers |= {"within": _range(within), "farthest": _range(beyond[-1]), "longest": found["length"].max().item()}
+    numbers |= {"windows": record.evaluated_windows["test"], "longest_windows": WINDOWS, **record.config}
+    numbers |= {"parameters": record.variants[0].parameters, "bytes": record.data[0].bytes}
     return {
         "head": [*budgets, *(_range(ends).replace(" to", "\nto") for ends in beyond)],
         "rows": rows,
@@ -187,15 +187,11 @@ def _factorial(roots: list[Path]) -> dict[str, Any]:
         means = losses.mean().reindex([*words])
         recipe = (record.config["optimizer"], f"{record.config['initial_spread']:g}", str(len(losses)))
         rows.append([*recipe, *(f"{mean:.3f}".replace("nan", NOTHING) for mean in means)])
-    record, floor = records[0], f"{best_floors(roots[0])['value'].iloc[-1]:.3f}"
-    return {
-        "head": ["optimiser", "spread", "seeds", *words.values()],
-        "rows": [*rows, ["best n-gram", "", "", *[floor] * len(words)]],
-        "floor": floor,
-        "data": record.data[0].called,
-        "size": f"{record.config['layers']} layers, width {record.config['dim']}",
-        "bytes": f"{record.config['steps'] * record.tokens_per_step:,}",
-    }
+    config, floor = records[0].config, f"{best_floors(roots[0])['value'].iloc[-1]:.3f}"
+    rows.append(["best n-gram", "", "", *[floor] * len(words)])
+    size, read = f"{config['layers']} layers, width {config['dim']}", config["steps"] * records[0].tokens_per_step
+    told = {"floor": floor, "data": records[0].data[0].called, "size": size, "bytes": f"{read:,}"}
+    return told | {"head": ["optimiser", "spread", "seeds", *words.values()], "rows": rows}
 
 
 def _range(ends: Sequence[int]) -> str:
