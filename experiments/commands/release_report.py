@@ -162,7 +162,12 @@ def _language(root: Path) -> dict[str, Any]:
     below = [each for each in record.variants if by_seed.get(each.name, none).mean() < floors.iloc[-1]]
     task = read_benchmark().tasks[record.name]
     few = sum(n < SMALLEST_SAMPLE for n in counts)
-    numbers = {"begun": len(counts), "planned": len(task.variants + task.more), "few": few, "margin": LOSS_MARGIN}
+    numbers: dict[str, Any] = {
+        "begun": len(counts),
+        "planned": len(task.variants + task.more),
+        "few": few,
+        "margin": LOSS_MARGIN,
+    }
     numbers |= {"within": _range(within), "farthest": _range(beyond[-1]), "longest": found["length"].max().item()}
     numbers |= {"windows": record.evaluated_windows["test"], "longest_windows": WINDOWS, **record.config}
     numbers |= {"parameters": record.variants[0].parameters, "bytes": record.data[0].bytes}
