@@ -346,7 +346,7 @@ def last_where(last: Tensor) -> Tensor:
 
 def in_order(x: Tensor, order: Tensor) -> Tensor:
     """(B, H, N, ...) with its positions in another order, or some of them: (B, K)."""
-    index = order.reshape(order.shape[0], 1, -1, *[1] * (x.dim() - 3))
+    index = order[(slice(None), None, slice(None), *[None] * (x.dim() - 3))]
     return x.gather(2, index.expand(-1, x.shape[1], -1, *x.shape[3:]))
 
 
