@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pandas as pd
 from msgspec import structs
 
 from experiments.config import Config
@@ -27,14 +25,16 @@ from experiments.show.rows import Rows, read_rows
 from experiments.show.words import answer, in_words, listed, setting
 from experiments.studies.benchmark.definition import FOLDER, NAME, Task, read_benchmark
 from experiments.studies.benchmark.measure import WINDOWS
-from experiments.studies.length.measure import AS_TRAINED, LOSSES
+from experiments.studies.benchmark.overview import YARDSTICK as BASELINE
+from experiments.studies.benchmark.overview import losses_by_position, tested_by_budget
 from experiments.studies.recipe.factorial import test_losses
 from experiments.studies.registry import STUDIES
-from experiments.studies.tokens.budgets import best_floors, table
+from experiments.studies.tokens.budgets import best_floors
+from experiments.studies.tokens.budgets import in_words as tokens_in_words
 from experiments.study import read_toml
 
 TEMPLATES = Path(render.__file__).parent / "templates" / "release"
-BASELINE, NOTHING = "softmax-rope", "–"
+NOTHING = "–"
 LANGUAGE = f"benchmark/{NAME}/language"
 FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "budgets": (LANGUAGE, {"like": "by-budget", "panel": "", "line": "variant", "names": "ends", "size": [4.6, 3]}),
@@ -134,50 +134,46 @@ def recipe_of(config: dict[str, Any]) -> str:
 def _language(root: Path) -> dict[str, Any]:
     """The benchmark's language models: a row for each variant, then the best floor at each budget."""
     record = read_comparison(root)
-    by_seed: Any = test_losses(root, record)
-    losses: Any = table(read_rows(root, STUDIES[record.study]))
-    losses = losses.set_index("variant").drop(columns="ten times as much")
-    budgets, counts = [name for name in losses if name != "n"], [int(n) for n in losses["n"] if int(n)]
-    found = LOSSES.read(root)
-    found = found[(found["method"] == AS_TRAINED) & (found["length"] == found["length"].max())]
-    longer: Any = found.pivot_table(index="variant", columns=["first", "last"], values="bits_per_byte")
-    beyond = [ends for ends in longer if ends[0] >= record.config["context"]]
-    within = max(ends for ends in longer if ends not in beyond)
-    keeping = longer.index[longer[beyond[-1]] - longer[within] < LOSS_MARGIN]
-    rows, none = list[list[str]](), pd.Series(dtype=float)
+    names = [each.name for each in record.variants]
+    by_budget = {tokens: found.reindex(columns=names) for tokens, found in tested_by_budget(root, record).items()}
+    by_seed = [*by_budget.values()][-1]
+    counts, ends = by_seed.count(), by_seed.mean()
+    longer = {each: found.reindex(columns=names).mean() for each, found in losses_by_position(root).items()}
+    beyond = [each for each in longer if each[0] >= record.config["context"]]
+    within = max(each for each in longer if each not in beyond)
+    rise = longer[beyond[-1]] - longer[within]
+    rows = list[list[str]]()
     for variant in record.variants:
         name = variant.name
-        minus = estimate([*(by_seed.get(name, none) - by_seed.get(BASELINE, none)).dropna()])
+        minus = estimate([*(by_seed[name] - by_seed[BASELINE]).dropna()])
+        means = [*(losses[name].mean() for losses in by_budget.values()), *(longer[each][name] for each in beyond)]
         rows.append(
             [
                 in_words(variant),
-                losses.loc[name, "n"],
+                str(counts[name]),
                 f"{variant.settings.get('learning_rate', record.config['learning_rate']):g}",
-                *(losses.loc[name, budget].partition(" [")[0] for budget in budgets),
-                *(f"{longer[ends].get(name, nan):.3f}".replace("nan", NOTHING) for ends in beyond),
+                *(_number(mean) for mean in means),
                 with_interval(minus.mean, minus.low, minus.high, "+.3f") if name != BASELINE and minus.n else NOTHING,
             ]
         )
     floors = best_floors(root).sort_values("tokens")["value"]
-    below = [each for each in record.variants if by_seed.get(each.name, none).mean() < floors.iloc[-1]]
+    seeds = [n for n in counts if n]
     task = read_benchmark().tasks[record.name]
-    few = sum(n < SMALLEST_SAMPLE for n in counts)
-    numbers: dict[str, Any] = {
-        "begun": len(counts),
-        "planned": len(task.variants + task.more),
-        "few": few,
-        "margin": LOSS_MARGIN,
-    }
-    numbers |= {"within": _range(within), "farthest": _range(beyond[-1]), "longest": found["length"].max().item()}
-    numbers |= {"windows": record.evaluated_windows["test"], "longest_windows": WINDOWS, **record.config}
-    numbers |= {"parameters": record.variants[0].parameters, "bytes": record.data[0].bytes}
+    few = sum(n < SMALLEST_SAMPLE for n in seeds)
+    numbers: dict[str, Any] = {"begun": len(seeds), "planned": len(task.variants + task.more), "few": few}
+    numbers |= {"margin": LOSS_MARGIN, "within": _range(within), "farthest": _range(beyond[-1])}
+    numbers |= {"longest": beyond[-1][1] + 1, "windows": record.evaluated_windows["test"], "longest_windows": WINDOWS}
+    numbers |= {**record.config, "parameters": record.variants[0].parameters, "bytes": record.data[0].bytes}
     return {
-        "head": [*budgets, *(_range(ends).replace(" to", "\nto") for ends in beyond)],
+        "head": [
+            *(tokens_in_words(each) for each in by_budget),
+            *(_range(each).replace(" to", "\nto") for each in beyond),
+        ],
         "rows": rows,
         "floor": ["best n-gram", "", "", *(f"{value:.3f}" for value in floors), *[""] * (len(beyond) + 1)],
-        "seeds": f"{_range(sorted({min(counts), max(counts)}))} seed{'s' * (max(counts) > 1)} each",
-        "below_floor": listed(map(in_words, below)),
-        "keeping": listed(in_words(each) for each in record.variants if each.name in keeping),
+        "seeds": f"{_range(sorted({min(seeds), max(seeds)}))} seed{'s' * (max(seeds) > 1)} each",
+        "below_floor": listed(in_words(each) for each in record.variants if ends[each.name] < floors.iloc[-1]),
+        "keeping": listed(in_words(each) for each in record.variants if rise[each.name] < LOSS_MARGIN),
         "numbers": {name: f"{value:,}" if isinstance(value, int) else str(value) for name, value in numbers.items()},
         "sha256": record.data[0].sha256,
     }
@@ -191,12 +187,16 @@ def _factorial(roots: list[Path]) -> dict[str, Any]:
         losses = test_losses(root, record)
         means = losses.mean().reindex([*words])
         recipe = (record.config["optimizer"], f"{record.config['initial_spread']:g}", str(len(losses)))
-        rows.append([*recipe, *(f"{mean:.3f}".replace("nan", NOTHING) for mean in means)])
+        rows.append([*recipe, *map(_number, means)])
     config, floor = records[0].config, f"{best_floors(roots[0])['value'].iloc[-1]:.3f}"
     rows.append(["best n-gram", "", "", *[floor] * len(words)])
     size, read = f"{config['layers']} layers, width {config['dim']}", config["steps"] * records[0].tokens_per_step
     told = {"floor": floor, "data": records[0].data[0].called, "size": size, "bytes": f"{read:,}"}
     return told | {"head": ["optimiser", "spread", "seeds", *words.values()], "rows": rows}
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".replace("nan", NOTHING)
 
 
 def _range(ends: Sequence[int]) -> str:

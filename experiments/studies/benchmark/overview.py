@@ -42,10 +42,8 @@ def texts(roots: Sequence[Path]) -> pd.DataFrame | None:
     """What language models reach, those first that end lowest in the first task, and what a token costs them there."""
     columns, ends = list[Column](), list[Column]()
     for root, comparison in _tasks(roots, questions=(1, 2)):
-        metric = comparison.objective.metric
-        for tokens, step in budgets(comparison).items():
-            floor = comparison.best_floor(metric, steps=step)
-            values = _tested(root, comparison, metric, step)
+        for tokens, values in tested_by_budget(root, comparison).items():
+            floor = comparison.best_floor(comparison.objective.metric, steps=budgets(comparison)[tokens])
             columns.append(Column(f"{comparison.name}: {in_words(tokens)} bytes", values, ".3f", floor))
         ends.append(columns[-1])
         if YARDSTICK in values:
@@ -61,7 +59,7 @@ def sequences(roots: Sequence[Path]) -> pd.DataFrame | None:
     """The accuracies of recall, copying and state tracking, at the length of training and at the longest."""
     columns = list[Column]()
     for root, comparison in _tasks(roots, questions=(3, 4, 5)):
-        values = _tested(root, comparison, "accuracy", comparison.config["steps"])
+        values = [*tested_by_budget(root, comparison).values()][-1]
         columns.append(Column(comparison.name, values, ".1%", comparison.best_floor("accuracy")))
         try:
             found = longer(root)
@@ -83,27 +81,36 @@ def _tasks(roots: Sequence[Path], questions: tuple[int, ...]) -> Iterator[tuple[
             yield there[name]
 
 
-def _tested(root: Path, comparison: Comparison, metric: str, step: int) -> pd.DataFrame:
-    """What finished runs have on the test split after a step."""
+def tested_by_budget(root: Path, comparison: Comparison) -> dict[int, pd.DataFrame]:
+    """By tokens of training what finished runs have on the test split: a row a seed, a column a variant."""
     curves = read_curves(root, comparison)
     states = run_states(root, comparison, curves)
     done = states.loc[states["state"] == "done", ["variant", "seed"]]
-    tests = curves[(curves["split"] == "test") & (curves["metric"] == metric) & (curves["step"] == step)]
-    return tests.merge(done).pivot(index="seed", columns="variant", values="value")
+    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)].merge(done)
+    return {
+        tokens: tests[tests["step"] == step].pivot(index="seed", columns="variant", values="value")
+        for tokens, step in budgets(comparison).items()
+    }
+
+
+def losses_by_position(root: Path) -> dict[tuple[int, int], pd.DataFrame]:
+    """The same by the first and the last position of each part of the longest windows; empty if not measured."""
+    try:
+        found = LOSSES.read(root)
+    except NotMeasured:
+        return {}
+    found = found[(found["method"] == AS_TRAINED) & (found["length"] == found["length"].max())]
+    return {
+        (int(first), int(last)): part.pivot(index="seed", columns="variant", values="bits_per_byte")
+        for (first, last), part in found.groupby(["first", "last"])
+    }
 
 
 def _far(root: Path, comparison: Comparison) -> Iterator[Column]:
     """The losses at the positions that are farthest beyond the length of training."""
-    try:
-        found = LOSSES.read(root)
-    except NotMeasured:
-        return
-    found = found[(found["method"] == AS_TRAINED) & (found["length"] == found["length"].max())]
-    far = found[found["first"] == found["first"].max()]
-    first, last = far["first"].max(), far["last"].max()
+    *_, (first, last) = [(-1, -1), *(parts := losses_by_position(root))]
     if first >= comparison.config["context"]:
-        values = far.pivot(index="seed", columns="variant", values="bits_per_byte")
-        yield Column(f"{comparison.name}: positions {first:,} to {last:,}", values, ".3f")
+        yield Column(f"{comparison.name}: positions {first:,} to {last:,}", parts[first, last], ".3f")
 
 
 def _costs(comparison: Comparison) -> Iterator[Column]:
