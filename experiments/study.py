@@ -85,7 +85,10 @@ class Study:
     table_note: str = ""
     """what else has to be said below the main table"""
     overview: Sequence[Mapping[str, Any]] = ()
-    """tables that stand on the page over several comparisons: entries of show/keys.py"""
+    overview_figures: Sequence[Mapping[str, Any]] = ()
+    """what stands on the page over several comparisons: tables and figures, entries of show/keys.py"""
+    asks: Part | None = None
+    """(comparison) -> what it asks, where that is not the study's question"""
     claims: Path | Part | Sequence[Any] = ()
     """``judge.claims.Claim``s, or the TOML file that lists them (``judge.claims.load_claims``)"""
     primary: Collection[str] = ()
@@ -106,6 +109,10 @@ class Study:
     """(root, settings) -> the measurements still to make"""
     notes: Part | None = None
     """(root, settings) -> sentences about what is not part of it and what failed, as things are now"""
+
+    def asked(self, comparison: Any) -> str:
+        """What a comparison asks."""
+        return resolve(self.asks)(comparison) if self.asks else self.said(self.question)
 
     def said(self, text: str, **values: Any) -> str:
         """A text of the study with its constants, the texts of its words, and these values, filled in."""

@@ -20,13 +20,15 @@ from experiments.judge.statistics import SMALLEST_SAMPLE, estimate, with_interva
 from experiments.records.files import read_file
 from experiments.records.record import read_comparison, run_status
 from experiments.report import render
+from experiments.report.overview import comparisons_in
 from experiments.show.entries import entries_of
 from experiments.show.rows import Rows, read_rows
 from experiments.show.words import answer, in_words, listed, setting
+from experiments.studies.benchmark.claims import judged
 from experiments.studies.benchmark.definition import FOLDER, NAME, Task, read_benchmark
 from experiments.studies.benchmark.measure import WINDOWS
-from experiments.studies.benchmark.overview import YARDSTICK as BASELINE
-from experiments.studies.benchmark.overview import losses_by_position, tested_by_budget
+from experiments.studies.benchmark.results import YARDSTICK as BASELINE
+from experiments.studies.benchmark.results import losses_by_position, tested_by_budget
 from experiments.studies.recipe.factorial import test_losses
 from experiments.studies.registry import STUDIES
 from experiments.studies.tokens.budgets import best_floors
@@ -90,6 +92,7 @@ def report_data(results: Path, facts: dict[str, Any]) -> dict[str, Any]:
         "factorial": _factorial(sorted((results / "recipe").glob("recipe-*"))),
         "tasks": [_task(results / "benchmark" / NAME, *each) for each in benchmark.tasks.items()],
         "ordered": [each.task for each in benchmark.comparisons()],
+        "frozen": Counter(each.verdict for each in judged(comparisons_in(results / "benchmark" / NAME))),
         "rule": read_toml(FOLDER / NAME / "claims.toml")["rule"],
         "verdicts": Counter(row["verdict"] for row in claims),
         "claims": {f"{row['comparison']}/{row['claim']}": row | {"measured": _measured(row)} for row in claims},

@@ -11,12 +11,12 @@ from experiments.records.record import read_comparison
 from experiments.report.render import template
 from experiments.report.report import picture, tables_in, write
 from experiments.show.draw import draw
-from experiments.show.entries import tables_over
+from experiments.show.entries import figures_over, tables_over
 from experiments.show.keys import Figure, shown_of
 from experiments.show.rows import Rows, read_rows
 from experiments.show.style import save_figure
 from experiments.show.words import answer, setting
-from experiments.study import Study, TableEntry
+from experiments.study import FigureEntry, Study, TableEntry
 
 SMALL = Figure(
     stem="small",
@@ -53,17 +53,20 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
         cards.append(_card(rows, write(rows)))
         say(str(root / "report.html"))
         of_study.setdefault(rows.study.name, []).append(cards[-1])
-    shown: list[TableEntry] = []
+    shown, drawn = list[TableEntry](), list[tuple[FigureEntry, str, tuple[int, int]]]()
     for name, of_each in of_study.items():
         study = studies[name]
-        tables = tables_over(study, [directory / card["name"] for card in of_each])
+        roots = [directory / card["name"] for card in of_each]
+        tables, figures = tables_over(study, roots), figures_over(study, roots, directory)
         shown += tables
+        drawn += [(each, *picture(directory / "figures" / f"{each.stem}.png")) for each in figures]
         if tables:
             page = directory / f"{name}.md"
             words = {each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")}
-            write_atomically(page, template("study.md").render(**words, tables=tables, comparisons=of_each))
+            of_all = {"tables": tables, "figures": figures, "comparisons": of_each}
+            write_atomically(page, template("study.md").render(words | of_all))
             say(str(page))
-    content = {"name": directory.resolve().name, "cards": cards, "tables": shown}
+    content = {"name": directory.resolve().name, "cards": cards, "tables": shown, "figures": drawn}
     # A table over the comparisons of one study comes first where there is no other study.
     write_atomically(index, template("index.html").render(content, alone=len(of_study) == 1))
     return index
@@ -77,7 +80,7 @@ def _card(rows: Rows, main: str) -> dict[str, Any]:
         image, _ = picture(Path(directory) / "small.png")
     return {
         "name": rows.root.name,
-        "question": study.said(study.question),
+        "question": study.asked(rows.comparison),
         "answer": answer(rows),
         "setting": setting(rows.comparison, study.measured),
         "image": image or main,

@@ -89,7 +89,8 @@ def _content(rows: Rows) -> dict[str, Any]:
     kernels = [variant.kernel for variant in comparison.variants]
     has_budgets = comparison.config.get("budgets", "none") != "none"  # the rate has another schedule than the one named
     return {
-        **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
+        "question": study.asked(comparison),
+        **{each: study.said(getattr(study, each)) for each in ("method", "not_shown")},
         "answer": answer(rows),
         "setting": setting(comparison, study.measured),
         "comparison": comparison,

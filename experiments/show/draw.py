@@ -56,6 +56,7 @@ class Dots(Drawing):
         means = summary(first, by, self.quantities[name])
         if figure.line == "variant":  # also those without a finished run
             facts = self.rows.facts[list(dict.fromkeys([*by, "variant", "place"]))]
+            facts = facts[facts["variant"] != self.quantities[name].minus]
             means = facts.merge(means, how="left", on=by).sort_values("place")
         if figure.order == "value":
             means = means.sort_values("mean")
@@ -77,6 +78,12 @@ class Dots(Drawing):
             axes.axvline(base, linestyle=DASHED, **line)
         if figure.x_mark:
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **line)
+        if figure.beneath:
+            expected = self.quantities[figure.beneath]
+            for end in self.rows.of(expected)["value"]:
+                axes.axvline(end, color="black", linewidth=0.7, zorder=1)
+                above: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 7}
+                axes.text(end, 1.01, self.rows.filled(expected.label), ha="center", color=MUTED, **above)
         for value, height in order["height"].items():
             if value not in means.index and quantity.source != "values":
                 continue

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from experiments.show import style
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Quantity, Table, shown_of
-from experiments.show.rows import Rows
+from experiments.show.rows import Rows, RowsOver, read_rows
 from experiments.show.tables import table_of
 from experiments.study import Entries, FigureEntry, Study, TableEntry
 
@@ -43,6 +43,19 @@ def tables_over(study: Study, roots: Sequence[Path]) -> list[TableEntry]:
         for table, found in made
         if found is not None
     ]
+
+
+def figures_over(study: Study, roots: Sequence[Path], output: Path) -> list[FigureEntry]:
+    """The figures of the same, saved in ``output / "figures"``; none of those that have nothing to show."""
+    shown, found = shown_of(study), list[FigureEntry]()
+    of_one = {root.name: root for root in roots}
+    for figure in shown.overview_figures:
+        if figure.comparison and figure.comparison not in of_one:
+            continue
+        rows = read_rows(of_one[figure.comparison], study) if figure.comparison else RowsOver(roots, study)
+        if style.save_figure(partial(draw, figure, shown.quantities, rows), output / "figures", figure.stem):
+            found.append(FigureEntry(figure.stem, rows.filled(figure.title), rows.filled(figure.caption)))
+    return found
 
 
 def _each(

@@ -97,7 +97,7 @@ class Figure(Entry, kw_only=True):
     kind: str = "lines"
     """"lines" along an axis, "dots" with intervals, a row each, or ``module:function`` that draws it from ``Rows``"""
     beneath: str = ""
-    """a quantity that is drawn as thin lines with the same colours: what is expected"""
+    """a quantity that is drawn as thin lines with the same colours: what is expected; of dots as an upright line"""
     note: str = ""
     """behind the name of the data, above the panels"""
     panel: str = ""
@@ -148,6 +148,8 @@ class Figure(Entry, kw_only=True):
     """panels side by side, at most"""
     size: tuple[float, float] = (3.1, 3.1)
     """inches of a panel"""
+    comparison: str = ""
+    """of an overview: the one that it shows; none: all"""
 
 
 class Table(Entry, kw_only=True):
@@ -183,6 +185,8 @@ class Shown(Key, kw_only=True):
     tables: list[Table] = []
     overview: list[Table] = []
     """over several of its comparisons: what makes them gets their directories"""
+    overview_figures: list[Figure] = []
+    """the same; one of a single comparison is that of its report with the same stem"""
 
 
 LAST = ({"like": "rates"}, {"like": "rates-of-a-grid"})
@@ -197,12 +201,18 @@ def shown_of(study: Study) -> Shown:
     try:
         for name, quantity in study.quantities.items():
             quantities[name] = _filled(quantity, quantities) | {"like": ""}
+        figures = [
+            {"stem": each.get("like")} | uses_data | common["axes"].get(each.get("x"), {}) | each
+            for each in _entries((*study.figures, *LAST[:1]), common["figures"])
+        ]
         entries = {
             "quantities": quantities,
             "headline": study.headline,
-            "figures": [
-                {"stem": each.get("like")} | uses_data | common["axes"].get(each.get("x"), {}) | each
-                for each in _entries((*study.figures, *LAST[:1]), common["figures"])
+            "figures": figures,
+            "overview_figures": [
+                common["axes"].get(each.get("x"), {}) | of_stem.get(each["stem"], {}) | each
+                for of_stem in [{figure["stem"]: figure for figure in figures}]
+                for each in _entries(study.overview_figures, common["figures"])
             ],
             "tables": [uses_data | each for each in _entries((*study.tables, *LAST), common["tables"])],
             "overview": study.overview,

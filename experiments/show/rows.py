@@ -1,7 +1,7 @@
 """The tidy rows of a comparison: a value a row, with the facts of its variant; selected, subtracted and summarised."""
 
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Rows:
         self, root: Path, study: Study, comparison: Comparison, curves: pd.DataFrame, judged: Iterable[Row] = ()
     ) -> None:
         self.root, self.study, self.comparison, self.curves = root, study, comparison, curves
+        self.where: Path | Sequence[Path] = root  # what sources get
         self.judged, self.summary = [*judged], summarise(root, comparison, curves)
         self.claims = {row.claim.key: row for row in self.judged}
         self.variants = {variant.name: variant for variant in comparison.variants}
@@ -126,7 +127,7 @@ class Rows:
                 "" if "." in name.partition(":")[0] else f"experiments.studies.{self.study.name.replace('-', '_')}."
             )
             try:
-                self._sources[name] = pkgutil.resolve_name(package + name)(self.root)
+                self._sources[name] = pkgutil.resolve_name(package + name)(self.where)
             except NotMeasured:
                 self._sources[name] = None
         return self._sources[name]
@@ -176,6 +177,17 @@ class Rows:
                 whole = (rows["variant"] != base) | rows["seed"].isin(self.finished.get(base, set()))
                 parts.append(paired(rows[whole], name, base).assign(variant=name))
         return pd.concat([part for part in parts if len(part)] or parts[:1])
+
+
+class RowsOver(Rows):
+    """The same over several comparisons of a study: its sources get their directories; the rest is of the first one."""
+
+    def __init__(self, roots: Sequence[Path], study: Study) -> None:
+        comparisons = [read_comparison(root) for root in roots]
+        variants = {variant.name: variant for each in comparisons for variant in each.variants}
+        first = replace(comparisons[0], variants=tuple(variants.values()))
+        super().__init__(roots[0], study, first, read_curves(roots[0], first))
+        self.where, self.failures = roots, {}
 
 
 def _listed(value: Any) -> list[Any]:

@@ -154,6 +154,11 @@ def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
     )
 
 
+def asked(comparison: Any) -> str:
+    """What a task asks, of the record of its comparison."""
+    return read_benchmark().tasks[comparison.name].asks
+
+
 def _read(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.convert(read_toml(path), kind)

@@ -6,22 +6,19 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.config import Config
-from experiments.judge.curves import read_curves
-from experiments.judge.statistics import estimate, run_states, with_interval
+from experiments.judge.statistics import estimate, with_interval
 from experiments.records.csv_files import NotMeasured
-from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, Floor
-from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.benchmark.measure import longer
-from experiments.studies.length.measure import AS_TRAINED, LOSSES
+from experiments.studies.benchmark.results import (
+    YARDSTICK,
+    costs_of,
+    losses_by_position,
+    reached,
+    tasks_of,
+    tested_by_budget,
+)
 from experiments.studies.tokens.budgets import budgets, in_words
-from experiments.train.costs import costs
-from experiments.train.models import Shape
-from experiments.variants import get_variant
-
-YARDSTICK = "softmax-rope"
-"""what other variants are compared with"""
 
 
 class Column(NamedTuple):
@@ -41,7 +38,7 @@ class Column(NamedTuple):
 def texts(roots: Sequence[Path]) -> pd.DataFrame | None:
     """What language models reach, those first that end lowest in the first task, and what a token costs them there."""
     columns, ends = list[Column](), list[Column]()
-    for root, comparison in _tasks(roots, questions=(1, 2)):
+    for root, comparison in tasks_of(roots, 1, 2):
         for tokens, values in tested_by_budget(root, comparison).items():
             floor = comparison.best_floor(comparison.objective.metric, steps=budgets(comparison)[tokens])
             columns.append(Column(f"{comparison.name}: {in_words(tokens)} bytes", values, ".3f", floor))
@@ -58,9 +55,8 @@ def texts(roots: Sequence[Path]) -> pd.DataFrame | None:
 def sequences(roots: Sequence[Path]) -> pd.DataFrame | None:
     """The accuracies of recall, copying and state tracking, at the length of training and at the longest."""
     columns = list[Column]()
-    for root, comparison in _tasks(roots, questions=(3, 4, 5)):
-        values = [*tested_by_budget(root, comparison).values()][-1]
-        columns.append(Column(comparison.name, values, ".1%", comparison.best_floor("accuracy")))
+    for root, comparison in tasks_of(roots, 3, 4, 5):
+        columns.append(Column(comparison.name, reached(root, comparison), ".1%", comparison.best_floor("accuracy")))
         try:
             found = longer(root)
         except NotMeasured:
@@ -71,41 +67,6 @@ def sequences(roots: Sequence[Path]) -> pd.DataFrame | None:
     return _table(columns, by=columns[0], highest_first=True) if columns else None
 
 
-def _tasks(roots: Sequence[Path], questions: tuple[int, ...]) -> Iterator[tuple[Path, Comparison]]:
-    """The comparisons that answer these questions, in the order of the tasks, but searches of learning rates."""
-    there = {comparison.name: (root, comparison) for root in roots for comparison in [read_comparison(root)]}
-    tasks = read_benchmark().tasks
-    searches = {task.rates for task in tasks.values()}
-    for name, task in tasks.items():
-        if name in there and task.question in questions and name not in searches and not task.neighbours_of:
-            yield there[name]
-
-
-def tested_by_budget(root: Path, comparison: Comparison) -> dict[int, pd.DataFrame]:
-    """By tokens of training what finished runs have on the test split: a row a seed, a column a variant."""
-    curves = read_curves(root, comparison)
-    states = run_states(root, comparison, curves)
-    done = states.loc[states["state"] == "done", ["variant", "seed"]]
-    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)].merge(done)
-    return {
-        tokens: tests[tests["step"] == step].pivot(index="seed", columns="variant", values="value")
-        for tokens, step in budgets(comparison).items()
-    }
-
-
-def losses_by_position(root: Path) -> dict[tuple[int, int], pd.DataFrame]:
-    """The same by the first and the last position of each part of the longest windows; empty if not measured."""
-    try:
-        found = LOSSES.read(root)
-    except NotMeasured:
-        return {}
-    found = found[(found["method"] == AS_TRAINED) & (found["length"] == found["length"].max())]
-    return {
-        (int(first), int(last)): part.pivot(index="seed", columns="variant", values="bits_per_byte")
-        for (first, last), part in found.groupby(["first", "last"])
-    }
-
-
 def _far(root: Path, comparison: Comparison) -> Iterator[Column]:
     """The losses at the positions that are farthest beyond the length of training."""
     *_, (first, last) = [(-1, -1), *(parts := losses_by_position(root))]
@@ -114,14 +75,10 @@ def _far(root: Path, comparison: Comparison) -> Iterator[Column]:
 
 
 def _costs(comparison: Comparison) -> Iterator[Column]:
-    """What a variant carries from token to token, and computes for each; of older records as its model has it now."""
+    """What a variant carries from token to token, and computes for each."""
     found = {}
     for variant in comparison.variants:
-        state, flops = variant.state, variant.flops
-        if flops is None and not variant.submitted:
-            config = Config(**comparison.config | variant.of_all_layers)
-            shape = Shape(comparison.objective.vocabulary, config.context)
-            _, state, flops = costs(get_variant(variant.name), config, shape)
+        state, flops = costs_of(variant, comparison)
         found[variant.name] = {"numbers of the state": state, "MFLOPs a token": flops and flops / 1e6}
     table = pd.DataFrame(found, dtype=float)
     for head, pattern in ("numbers of the state", ",.0f"), ("MFLOPs a token", ".2f"):

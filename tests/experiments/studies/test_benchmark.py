@@ -5,12 +5,15 @@ import shutil
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import DATA_SETS, load_corpus
+from experiments.judge.statistics import Estimate
+from experiments.report.overview import write_overview
 from experiments.studies import tables
-from experiments.studies.benchmark import definition, measure, overview
+from experiments.studies.benchmark import claims, definition, measure, overview, results
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.length.measure import LOSSES
 from experiments.studies.registry import STUDIES
@@ -270,3 +273,144 @@ def test_accuracies_stand_side_by_side_with_those_of_longer_sequences(make_compa
     }
     assert [*shown.index] == variants
     assert overview.texts([root]) is None
+
+
+@pytest.mark.parametrize(
+    ("expect", "low", "high", "p", "verdict"),
+    [
+        ("lower", -0.05, -0.03, 0.04, "supported"),
+        ("lower", -0.05, -0.03, 0.06, "undecided"),
+        ("lower", 0.01, 0.03, 0.04, "not supported"),
+        ("lower", -0.015, 0.015, 1.0, "not supported"),
+        ("lower", -0.015, -0.005, 0.04, "supported"),
+        ("lower", -0.05, 0.01, 1.0, "undecided"),
+        ("higher", 0.03, 0.05, 0.04, "supported"),
+        ("higher", -0.03, -0.01, 0.04, "not supported"),
+        ("higher", -0.015, 0.015, 1.0, "not supported"),
+        ("higher", -0.01, 0.03, 1.0, "undecided"),
+        ("equal", -0.015, 0.019, 0.04, "supported"),
+        ("equal", -0.015, 0.019, 0.06, "undecided"),
+        ("equal", 0.021, 0.03, 1.0, "not supported"),
+        ("equal", -0.03, -0.021, 1.0, "not supported"),
+        ("equal", 0.01, 0.03, 1.0, "undecided"),
+    ],
+)
+def test_the_frozen_rule(expect, low, high, p, verdict):
+    claim = claims.Claim(key="", family="", task="", first="", second="", expect=expect)
+    found = Estimate(5, (low + high) / 2, low, high)
+    assert claims.Judged(claim, found, 0.01, margin=0.02, in_family=p).verdict == verdict
+    assert claims.Judged(claim, Estimate(2, low), 0.01, margin=0.02).verdict == "undecided"
+    assert claims.Judged(claim, Estimate(0), 0.01, margin=0.02).verdict == "not run"
+
+
+FIXED, AFTER = "elu+1-rope-after@decay=fixed", "elu+1-rope-after"
+
+
+def test_claims_are_judged_on_the_tasks_that_are_there(make_comparison, tmp_path):
+    steps = (-0.02, -0.03, -0.04, -0.05, 0)
+    behind = {"softmax-rope": lambda seed: 0, FIXED: lambda seed: steps[seed], AFTER: lambda seed: 0.2}
+    made = {"experiment": "benchmark", "loss": lambda name, seed, step: 2 + seed + behind[name](seed)}
+    diverged = {(FIXED, 4): ("failed", "diverged at step 40")}
+    language = make_comparison(tmp_path / "a", ",".join(behind), 5, name="language", fates=diverged, **made)
+    made["loss"] = lambda name, seed, step: 2 + (name == FIXED) * (seed - 1) / 100
+    ladder = make_comparison(tmp_path / "b", f"softmax-rope,{FIXED}", 3, name="ladder-1.6m", **made)
+    found = {each.claim.key: each for each in claims.judged([language, ladder])}
+    assert len(found) == 30
+
+    fixed, differences = found["decay-below-softmax"], (-0.02, -0.03, -0.04, -0.05, 0.05)  # the last: the diverged one
+    assert fixed.found.n == 5
+    assert fixed.found.mean == pytest.approx(sum(differences) / 5)
+    assert fixed.p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+    plain = found["no-decay-above-softmax"]
+    assert (plain.verdict, plain.found.n) == ("supported", 5)
+    # Holm: of seventeen in the family three were tested, of thirty five.
+    ordered = sorted((found["no-decay-above-softmax"].p, found["decay-or-not"].p, fixed.p))
+    assert fixed.in_family == min(1, max((17 - place) * p for place, p in enumerate(ordered)))
+    assert plain.in_family == pytest.approx(17 * plain.p)
+    assert plain.of_all == pytest.approx(30 * plain.p)
+
+    less = found["lead-shrinks-with-size"]
+    assert less.found.mean == pytest.approx((-0.01 + 0.02 + 0 + 0.03 + 0.01 + 0.04) / 3)
+    assert found["rope-without-decay"].verdict == "not run"
+    shown = claims.table([language, ladder]).set_index("claim")
+    assert shown.loc[f"{AFTER} − softmax-rope > 0", "verdict"] == "supported"
+
+
+def test_claims_of_longer_windows_and_of_pairs_are_of_those(make_comparison, tmp_path):
+    made = {"experiment": "benchmark"}
+    language = make_comparison(tmp_path / "a", f"softmax-rope,{FIXED}", 3, name="language", **made)
+    bins = {32: [(0, 15), (16, 31)], 128: [(0, 15), (16, 31), (32, 63), (64, 127)]}
+    write(
+        LOSSES,
+        language,
+        [
+            (name, seed, "as trained", length, first, last, 2 + (name == FIXED) * (length == 128) * (seed + 1))
+            for name in ("softmax-rope", FIXED)
+            for seed in range(3)
+            for length, ranges in bins.items()
+            for first, last in ranges
+        ],
+    )
+    short = "elu+1-rope-after@decay=gate@short_conv=4"
+    made["objective"] = {
+        "name": "answers",
+        "metric": "accuracy",
+        "unit": "share",
+        "better": "higher",
+        "vocabulary": 256,
+    }
+    recall = make_comparison(tmp_path / "b", f"softmax-rope,{short}", 3, name="recall-8k", **made)
+    rows = [
+        (name, seed, pairs, factor, 1 - 0.5 * (name == short) * (pairs == 64) / factor)
+        for name in ("softmax-rope", short)
+        for seed in range(3)
+        for pairs in (4, 64)
+        for factor in (1, 2)
+    ]
+    write(measure.LONGER, recall, rows)
+    found = {each.claim.key: each for each in claims.judged([language, recall])}
+    assert found["longer-decay-below-softmax"].found.mean == 2
+    assert found["recall-softmax"].found.mean == -0.5
+    assert found["recall-softmax"].verdict == "supported"  # of equal values the spread is one text's
+
+
+def test_the_figures_over_tasks(make_comparison, tmp_path):
+    floor = {"name": "6-gram", "metric": "bits_per_byte", "value": 2.55, "split": "test", "steps": 100}
+    made = {"experiment": "benchmark", "floors": [floor]}
+    names = f"softmax-rope,{FIXED},{AFTER}"
+    roots = [
+        make_comparison(tmp_path / name, names, 3, name=name, **made)
+        for name in ("language", "ladder-1.6m", "windows-256")
+    ]
+    write(
+        LOSSES,
+        roots[0],
+        [(name, 0, "as trained", 64, first, first + 31, 2.5) for name in names.split(",") for first in (0, 32)],
+    )
+    objective = {"name": "answers", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 256}
+    guess = floor | {"name": "guessing", "metric": "accuracy", "value": 0.02}
+    recall = {"experiment": "benchmark", "objective": objective, "floors": [guess]}
+    for name, dim in (("recall-2k", 44), ("recall-8k", 90)):
+        root = make_comparison(tmp_path / name, f"softmax-rope,{FIXED}", 1, name=name, **recall)
+        roots.append(root)
+        rows = [(each, 0, pairs, 1, dim / 100) for each in ("softmax-rope", FIXED) for pairs in (4, 64)]
+        write(measure.LONGER, root, rows)
+
+    sizes = results.by_size(roots)
+    assert {*sizes["variant"]} == {FIXED, AFTER}
+    assert len(sizes) == 2 * 2 * 3
+    assert (results.floor_by_size(roots)["value"] < 0).all()
+    states = results.by_state(roots)
+    assert [*states["value"]] == [0.44, 0.44, 0.9, 0.9]
+    assert results.guessing(roots)["value"].tolist() == [0.02, 0.02]
+    write_overview(tmp_path, STUDIES, lambda _: None)
+    assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == {
+        "behind",
+        "by-size",
+        "positions",
+        "by-state",
+    }
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Recall by the size of the state" in page
+    assert V1.tasks["recall-2k"].asks in page
+    assert "![Loss by position](figures/positions.png)" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
