@@ -23,7 +23,7 @@ from experiments.study import read_toml
 from experiments.train.steps import DIVERGED
 
 UNDECIDED = "undecided"
-SIGNS = {"lower": "<", "higher": ">", "equal": "="}
+REGIONS = {"lower": "is below 0", "higher": "is above 0", "equal": "is 0"}
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def __str__(self) -> str:
         less = f", less the same of {self.minus}" * bool(self.minus)
-        return f"{self.first} − {self.second}{less} {SIGNS[self.expect]} 0"
+        return f"{self.first} − {self.second}{less} {REGIONS[self.expect]}"
 
     @property
     def where(self) -> str:

@@ -333,7 +333,7 @@ def test_claims_are_judged_on_the_tasks_that_are_there(make_comparison, tmp_path
     assert less.found.mean == pytest.approx((-0.01 + 0.02 + 0 + 0.03 + 0.01 + 0.04) / 3)
     assert found["rope-without-decay"].verdict == "not run"
     shown = claims.table([language, ladder]).set_index("claim")
-    assert shown.loc[f"{AFTER} − softmax-rope > 0", "verdict"] == "supported"
+    assert shown.loc[f"{AFTER} − softmax-rope is above 0", "verdict"] == "supported"
 
 
 def test_claims_of_longer_windows_and_of_pairs_are_of_those(make_comparison, tmp_path):
