@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.commands.export import WRITERS
-from experiments.commands.release_report import recipe_of, report_pdf
+from experiments.commands.release_report import report_pdf
 from experiments.comparison import Comparison, load
 from experiments.console import install_command
 from experiments.data.registry import DATA_SETS
@@ -22,6 +22,7 @@ from experiments.records.files import read_file
 from experiments.records.parquet import pyarrow
 from experiments.records.record import holds_packed, planned_runs, run_status
 from experiments.report.render import template
+from experiments.show.words import recipe
 from experiments.studies.benchmark.definition import NAME
 from experiments.train.trained_models import PACKED_SEED, packed_weights
 from linear_rope import __version__
@@ -32,7 +33,10 @@ COLUMNS = {
     "comparison": ("string", "folder in results/ of the repository; in one named tuning, trials of learning rates"),
     "study": ("string", "the study that it belongs to"),
     "preset": ("string", "its size"),
-    "recipe": ("string", "optimiser, schedule and spread (or standard deviation) of the first matrices"),
+    "recipe": (
+        "string",
+        "optimiser, schedule and spread (or standard deviation) of the first matrices; version 0: the old one",
+    ),
     "data": ("string", "name of the data set"),
     "data_sha256": ("string", "of its content"),
     "version": ("string", "of linear-rope, which trained it"),
@@ -119,7 +123,7 @@ def _identified(results: Path, comparison: Comparison) -> pd.DataFrame:
         comparison=root.relative_to(results).as_posix(),
         study=record.study,
         preset=record.preset,
-        recipe=recipe_of(record.config),
+        recipe=recipe(record.config),
         data=record.data[0].called,
         data_sha256=record.data[0].sha256,
         version=record.versions["linear-rope"],
@@ -138,7 +142,7 @@ def _facts(results: Path, comparisons: list[Comparison], rows: int) -> dict[str,
         states = Counter(str(run_status(each.directory, *run).state) for run in runs)
         known: dict[str, Any] = {
             "name": each.directory.relative_to(results).as_posix(),
-            "recipe": recipe_of(each.record.config),
+            "recipe": recipe(each.record.config),
         }
         counted.append(known | {"record": each.record, "rows": len(each.curves), "states": states})
     place = results.absolute().parent / "CITATION.cff"

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import structs
 
-from experiments.config import Config
 from experiments.judge.difference import LOSS_MARGIN
 from experiments.judge.statistics import SMALLEST_SAMPLE, estimate, with_interval
 from experiments.records.files import read_file
@@ -121,17 +120,7 @@ def _answer(root: Path) -> dict[str, str]:
     record = read_comparison(root)
     study = STUDIES[record.study]
     measured = setting(record, study.measured).partition(";")[0].rstrip(".")
-    recipe = f"; {recipe_of(record.config)}" if record.variants else ""
-    return {"answer": answer(read_rows(root, study)), "setting": f"{measured}{recipe}"}
-
-
-def recipe_of(config: dict[str, Any]) -> str:
-    """Older records lack settings that were added later, with what they had as the default."""
-    default = Config()
-    optimizer, schedule, spread, std = (
-        config.get(name, getattr(default, name)) for name in ("optimizer", "schedule", "initial_spread", "initial_std")
-    )
-    return f"{optimizer}, {schedule}, {f'spread {spread:g}' if spread else f'std {std:g}'}"
+    return {"answer": answer(read_rows(root, study)), "setting": measured}
 
 
 def _language(root: Path) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class Row(NamedTuple):
             return self.mean
         p = "" if isnan(self.p) else ", adjusted p < 0.0001" if self.p < 1e-4 else f", adjusted p = {self.p:.2g}"
         tested = ", exact" if self.claim.kind == "exact" else p
-        return f"{self.mean}, n = {self.estimate.n} {self.unit}{tested}"
+        unit = self.unit.removesuffix("s") if self.estimate.n == 1 else self.unit
+        return f"{self.mean}, n = {self.estimate.n} {unit}{tested}"
 
 
 def evaluate(

@@ -64,11 +64,14 @@ class Drawing:
         }
 
     def text(self, value: Any) -> str:
-        """The name of a line, or of a row of dots; and how many of its runs failed."""
+        """The name of a line, or of a row of dots; whether it was submitted, and how many of its runs failed."""
         if self.figure.line != "variant":
             return legend_label(str(value))
         told = fill(label(self.names.get(value, str(value)), 2 * LETTERS_OF_A_ROW), LETTERS_OF_A_ROW)
-        return f"{told}\n({self.rows.failures[value]})" if value in self.rows.failures else told
+        variant = self.rows.variants.get(value)
+        marks = ["submitted"] if variant and variant.submitted else []
+        marks += [self.rows.failures[value]] if value in self.rows.failures else []
+        return f"{told}\n({', '.join(marks)})" if marks else told
 
     def wrapped(self, text: str, inches: float) -> str:
         """The name of an axis of this length."""

@@ -1,13 +1,15 @@
 """Numbers in words: how a value with its interval is written, what it decides, and the headline made of both."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatch
 from math import inf, isfinite
+from typing import Any
 
 import pandas as pd
 from msgspec.structs import replace
 
+from experiments.config import Config
 from experiments.judge.claims import Claim
 from experiments.judge.runs import Runs
 from experiments.judge.statistics import with_interval
@@ -298,9 +300,23 @@ def setting(comparison: Comparison, measured: str = "") -> str:
         "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
         read,
         f"models of {layers} layer{'s' * (layers != 1)} and width {config.get('dim', '?')}",
+        f"recipe {recipe(config)}",
     ]
     intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 and not measured else ""
     return f"{', '.join(words)}{intervals}."
+
+
+def recipe(config: Mapping[str, Any]) -> str:
+    """The optimiser, the schedule and how the first matrices scatter; version 0 is the recipe before the benchmark's.
+
+    Older records lack settings that were added later, with what they had as the default.
+    """
+    default = Config()
+    optimizer, schedule, spread, std = (
+        config.get(name, getattr(default, name)) for name in ("optimizer", "schedule", "initial_spread", "initial_std")
+    )
+    scatter, old = f"spread {spread:g}" if spread else f"std {std:g}", optimizer == "adamw" and not spread
+    return f"{optimizer}, {schedule}, {scatter}{' (version 0)' * old}"
 
 
 def _round(number: float) -> str:

@@ -75,7 +75,7 @@ def test_the_table_has_every_number_that_is_packed_and_what_its_run_was():
     record = json.loads((RESULTS / "convergence/comparison.json").read_text())
     assert first["commit"] == record["git"]["commit"]
     assert first["recipe"] == "muon, trapezoid, spread 0.9"
-    assert (table.query("comparison == 'reference/tokens-30'")["recipe"] == "adamw, cosine, std 0.02").all()
+    assert (table.query("comparison == 'reference/tokens-30'")["recipe"] == "adamw, cosine, std 0.02 (version 0)").all()
     best = next(each for each in chosen if each.directory.name == "recipe-adamw-0.9").record.variants[0]
     trained = table.query("comparison == 'recipe/recipe-adamw-0.9' and variant == @best.name")
     assert {*trained["learning_rate"]} == {best.settings["learning_rate"]}
