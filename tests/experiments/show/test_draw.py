@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Annotation, Text
+from msgspec.structs import replace
 
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Pair, Quantity
@@ -77,6 +78,21 @@ def test_rows_of_dots_say_what_failed_and_what_is_the_baseline(made_up):
     assert "softmax-rope\n(1 of 3 failed)" in names
     assert [text.get_text() for text in figure.axes[0].texts] == ["no finished seed"]
     assert len(names) == 5
+
+
+def test_rows_of_differences_leave_out_what_is_subtracted_and_say_who_was_submitted(made_up, monkeypatch):
+    name = "elu+1-rope-after"
+    monkeypatch.setitem(made_up.variants, name, replace(made_up.variants[name], submitted="mine.zip"))
+    behind = Quantity(label="behind", where={"metric": "test_{metric}"}, minus="softmax-none")
+    with style():
+        (axes,) = draw(Figure(stem="behind", kind="dots", quantity="behind", **WORDS), {"behind": behind}, made_up).axes
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == [
+        "softmax-rope\n(1 of 3 failed)",
+        "elu+1-none\n(3 of 3 failed)",
+        f"{name}\n(submitted)",
+        f"{name}, fixed decay",
+    ]
 
 
 def test_a_difference_of_two_variants_looks_as_the_first_of_them_does(made_up):
