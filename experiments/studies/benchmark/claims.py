@@ -102,23 +102,27 @@ def judged(roots: Sequence[Path]) -> list[Judged]:
     return [each._replace(in_family=in_family[each.claim], of_all=of_all[each.claim]) for each in rows]
 
 
-def table(roots: Sequence[Path]) -> pd.DataFrame:
-    """A row of strings for each claim."""
+def table(roots: Sequence[Path]) -> pd.DataFrame | None:
+    """A row of strings for each claim of which something was run."""
     rows = []
     for each in judged(roots):
+        if not each.found.n:
+            continue
         found, tested = each.found, not isnan(each.p)
         rows.append(
             {
                 "claim": str(each.claim),
                 "task": each.claim.where,
                 "seeds": str(found.n),
-                "difference": with_interval(found.mean, found.low, found.high, "+.3f") if found.n else "",
+                "difference": with_interval(found.mean, found.low, found.high, "+.3f"),
                 "p": f"{each.in_family:.2g}" if tested else "",
                 "p of all": f"{each.of_all:.2g}" if tested else "",
                 "verdict": each.verdict,
             }
         )
-    return pd.DataFrame(rows)
+    found = pd.DataFrame(rows)
+    found.attrs["others"] = len(frozen_claims()) - len(rows)
+    return found if rows else None
 
 
 def _tested(claim: Claim, tasks: dict[str, tuple[Path, Comparison]]) -> Judged:
