@@ -120,9 +120,9 @@ def table(roots: Sequence[Path]) -> pd.DataFrame | None:
                 "verdict": each.verdict,
             }
         )
-    found = pd.DataFrame(rows)
-    found.attrs["others"] = len(frozen_claims()) - len(rows)
-    return found if rows else None
+    made = pd.DataFrame(rows)
+    made.attrs["others"] = len(frozen_claims()) - len(rows)
+    return made if rows else None
 
 
 def _tested(claim: Claim, tasks: dict[str, tuple[Path, Comparison]]) -> Judged:
