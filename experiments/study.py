@@ -88,7 +88,7 @@ class Study:
     overview_figures: Sequence[Mapping[str, Any]] = ()
     """what stands on the page over several comparisons: tables and figures, entries of show/keys.py"""
     asks: Part | None = None
-    """(comparison) -> what it asks, where that is not the study's question"""
+    """(comparison) -> what it asks; empty: the study's question"""
     claims: Path | Part | Sequence[Any] = ()
     """``judge.claims.Claim``s, or the TOML file that lists them (``judge.claims.load_claims``)"""
     primary: Collection[str] = ()
@@ -112,7 +112,7 @@ class Study:
 
     def asked(self, comparison: Any) -> str:
         """What a comparison asks."""
-        return resolve(self.asks)(comparison) if self.asks else self.said(self.question)
+        return (resolve(self.asks)(comparison) if self.asks else "") or self.said(self.question)
 
     def said(self, text: str, **values: Any) -> str:
         """A text of the study with its constants, the texts of its words, and these values, filled in."""

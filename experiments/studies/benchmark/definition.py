@@ -155,8 +155,9 @@ def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
 
 
 def asked(comparison: Any) -> str:
-    """What a task asks, of the record of its comparison."""
-    return read_benchmark().tasks[comparison.name].asks
+    """What a task asks, of the record of its comparison; empty of what has no task's name."""
+    task = read_benchmark().tasks.get(comparison.name)
+    return task.asks if task else ""
 
 
 def _read(path: Path, kind: type[T]) -> T:
