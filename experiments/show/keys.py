@@ -205,13 +205,13 @@ def shown_of(study: Study) -> Shown:
             {"stem": each.get("like")} | uses_data | common["axes"].get(each.get("x"), {}) | each
             for each in _entries((*study.figures, *LAST[:1]), common["figures"])
         ]
+        by_stem = {figure["stem"]: figure for figure in figures}
         entries = {
             "quantities": quantities,
             "headline": study.headline,
             "figures": figures,
             "overview_figures": [
-                common["axes"].get(each.get("x"), {}) | of_stem.get(each["stem"], {}) | each
-                for of_stem in [{figure["stem"]: figure for figure in figures}]
+                common["axes"].get(each.get("x"), {}) | by_stem.get(each["stem"], {}) | each
                 for each in _entries(study.overview_figures, common["figures"])
             ],
             "tables": [uses_data | each for each in _entries((*study.tables, *LAST), common["tables"])],
