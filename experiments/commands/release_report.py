@@ -107,7 +107,9 @@ def _save_figure(results: Path, name: str, folder: Path) -> None:
     """Draw what ``FIGURES`` says, as figures/NAME.svg."""
     place, entry = FIGURES[name]
     root = results / place
-    study = replace(STUDIES[read_comparison(root).study], figures=({"stem": name, **entry},), tables=())
+    study = replace(
+        STUDIES[read_comparison(root).study], figures=({"stem": name, **entry},), tables=(), overview_figures=()
+    )
     rows = read_rows(root, study)
     if name == "forgetting":
         shown = tuple(each for each in rows.comparison.variants if each.name.partition("@")[0] in DECAYS)
