@@ -52,16 +52,10 @@ class Drawing:
         return part.assign(quantity=name, done=done)
 
     def _names(self) -> dict[str, str]:
-        """What each variant is called: without what its panel's title says, and without the usual settings."""
+        """What each variant is called: without what its panel's title says."""
+        columns = {"kernel": ["encoding", "named"], "base": ["setting"]}.get(self.figure.panel, ["base", "named"])
         facts = self.rows.facts.to_dict("records")
-        usual = next((fact["setting"] for fact in facts if fact["base"] == fact["variant"]), "")
-        name = {"kernel": "encoding", "base": "setting"}.get(self.figure.panel, "base")
-        return {
-            fact["variant"]: ", ".join(
-                dict.fromkeys([fact[name], *([fact["setting"]] if fact["setting"] not in (usual, "") else [])])
-            )
-            for fact in facts
-        }
+        return {fact["variant"]: ", ".join(filter(None, (fact[each] for each in columns))) for fact in facts}
 
     def text(self, value: Any) -> str:
         """The name of a line, or of a row of dots; whether it was submitted, and how many of its runs failed."""

@@ -72,6 +72,7 @@ class Rows:
                 "base": base_name(variant),
                 "encoding": base_name(variant).removeprefix(f"{variant.kernel}-"),
                 "setting": setting_label(variant, self.comparison),
+                "named": in_words(named_settings(variant)),
                 "without_length": without(variant.name, "context"),
                 **{name: variant.settings.get(name, config.get(name)) for name in varied},
                 "sizeless": reduce(without, SIZES, variant.name),
@@ -252,6 +253,11 @@ def named_settings(variant: VariantRecord) -> dict[str, str]:
     return dict(part.split("=", 1) for part in variant.name.split("@")[1:])
 
 
+def in_words(settings: dict[str, str]) -> str:
+    """Settings as a figure says them."""
+    return ", ".join(filter(None, (setting_in_words(key, value) for key, value in settings.items())))
+
+
 def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
     """What distinguishes a variant in its panel, such as "redrawn every 100 steps".
 
@@ -265,4 +271,4 @@ def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
     if "num_features" in values and not base_name(variant).startswith("favor"):
         # Maps that draw nothing have as many features as a head has channels, paired twice as many.
         values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
-    return ", ".join(filter(None, (setting_in_words(key, value) for key, value in values.items())))
+    return in_words(values)
