@@ -69,15 +69,20 @@ def trained_models(
 ) -> Iterator[tuple[str, int, Any]]:
     """Variant, seed and model, in eval mode, of every finished run.
 
-    A run whose final weights are not there is left out, and a sentence with the subject ``measured`` that says so is
-    added to ``notes``, unless it is among those that were measured ``before``. How many are done is printed now and
-    then.
+    Where final weights are not there, and the run was not measured ``before``, it has its packed ones or is left out; a
+    sentence with the subject ``measured`` that says so is added to ``notes``.
     """
     for name, seed in counted(finished_runs(root, comparison), f"{measured}: trained models"):
         model = untrained_model(comparison, name, seed, objective)
         checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is not None and checkpoint.step == comparison.config["steps"]:
             model.load_state_dict(checkpoint.model)
-            yield name, seed, model.to(measuring_device(comparison)).eval()
-        elif (name, seed) not in before:
+        elif (name, seed) in before:
+            continue
+        elif seed == PACKED_SEED and packed_weights(root, name).exists():
+            model = packed_model(root, comparison, name, seed, objective)
+            notes.append(f"{measured} of {name} seed {seed} is by its packed weights, which are rounded to bfloat16")
+        else:
             notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
+            continue
+        yield name, seed, model.to(measuring_device(comparison)).eval()

@@ -1,4 +1,4 @@
-"""Tables of trained models: what was measured on weights that are gone stays."""
+"""Tables of trained models: of packed weights too; what was measured on weights that are gone stays."""
 
 import pandas as pd
 import pytest
@@ -9,9 +9,10 @@ from experiments.judge.runs import Runs
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import read_comparison
 from experiments.studies.tables import RUN, Table
-from experiments.train.checkpoint import save_checkpoint
+from experiments.train.checkpoint import save_checkpoint, weights_as_bytes
 from experiments.train.models import build_model
 from experiments.train.optimizers import make_optimizer
+from experiments.train.trained_models import packed_weights
 from experiments.variants import get_variant
 from tests.made_up import make_record
 
@@ -32,13 +33,15 @@ def test_rows_of_runs_whose_weights_are_gone_stay(make_comparison, tmp_path, nex
     def norm(variant, seed, model):
         yield pd.DataFrame({"norm": [1.0]})
 
-    notes = NORMS.measure(root, comparison, objective, "the norm", norm)
-    left_out = [
-        f"the norm leaves out {run}: its final weights are damaged or gone"
-        for run in ("softmax-rope seed 1", "elu+1-none seed 0")
-    ]
-    assert notes == left_out
+    gone = "the norm leaves out {}: its final weights are damaged or gone".format
+    left_out = [gone("softmax-rope seed 1"), gone("elu+1-none seed 0")]
+    assert NORMS.measure(root, comparison, objective, "the norm", norm) == left_out
     assert NORMS.read(root).values.tolist() == [["softmax-rope", 0, 0.5], ["elu+1-none", 1, 1.0]]
+    packed_weights(root, "elu+1-none").parent.mkdir()
+    packed_weights(root, "elu+1-none").write_bytes(weights_as_bytes(model.state_dict()))
+    by_packed = "the norm of elu+1-none seed 0 is by its packed weights, which are rounded to bfloat16"
+    assert NORMS.measure(root, comparison, objective, "the norm", norm) == [left_out[0], by_packed]
+    assert ["elu+1-none", 0, 1.0] in NORMS.read(root).values.tolist()
 
 
 DRAWS = Table("draws", {"draw": whole(0, 9), "kind": TEXT}, {"error": number()})
