@@ -176,17 +176,18 @@ def _language(root: Path) -> dict[str, Any]:
 def _factorial(roots: list[Path]) -> dict[str, Any]:
     """The losses of the study of recipes, and what was trained there."""
     records = [read_comparison(root) for root in roots]
-    words, rows = {each.name: in_words(each) for each in records[0].variants}, []
+    words, rows, floors = {each.name: in_words(each) for each in records[0].variants}, [], {}
     for root, record in zip(roots, records, strict=True):
-        losses = test_losses(root, record)
+        losses, data = test_losses(root, record), record.data[0].called
         means = losses.mean().reindex([*words])
-        recipe = (record.config["optimizer"], f"{record.config['initial_spread']:g}", str(len(losses)))
-        rows.append([*recipe, *map(_number, means)])
-    config, floor = records[0].config, f"{best_floors(roots[0])['value'].iloc[-1]:.3f}"
-    rows.append(["best n-gram", "", "", *[floor] * len(words)])
+        rows.append([data, record.config["optimizer"], f"{record.config['initial_spread']:g}", str(len(losses))])
+        rows[-1] += map(_number, means)
+        floors[data] = f"{best_floors(root)['value'].iloc[-1]:.3f}"
+    rows += [[data, "best n-gram", "", "", *[floor] * len(words)] for data, floor in floors.items()]
+    config, floor = records[0].config, floors[records[0].data[0].called]
     size, read = f"{config['layers']} layers, width {config['dim']}", config["steps"] * records[0].tokens_per_step
     told = {"floor": floor, "data": records[0].data[0].called, "size": size, "bytes": f"{read:,}"}
-    return told | {"head": ["optimiser", "spread", "seeds", *words.values()], "rows": rows}
+    return told | {"head": ["data", "optimiser", "spread", "seeds", *words.values()], "rows": rows}
 
 
 def _number(value: float) -> str:
