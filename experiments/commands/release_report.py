@@ -178,11 +178,11 @@ def _factorial(roots: list[Path]) -> dict[str, Any]:
     records = [read_comparison(root) for root in roots]
     words, rows, floors = {each.name: in_words(each) for each in records[0].variants}, [], {}
     for root, record in zip(roots, records, strict=True):
-        losses, data = test_losses(root, record), record.data[0].called
-        rows.append([data, record.config["optimizer"], f"{record.config['initial_spread']:g}", str(len(losses))])
-        rows[-1] += map(_number, losses.mean().reindex([*words]))
+        losses, data, config = test_losses(root, record), record.data[0].called, record.config
+        recipe = [data, config["optimizer"], f"{config['initial_spread']:g}", str(len(losses))]
+        rows.append(recipe + [_number(mean) for mean in losses.mean().reindex([*words])])
         floors[data] = f"{best_floors(root)['value'].iloc[-1]:.3f}"
-    rows = sorted(rows) + [[data, "best n-gram", "", "", *[floor] * len(words)] for data, floor in floors.items()]
+    rows = sorted(rows) + [[data, "best n-gram", "", "", *[best] * len(words)] for data, best in floors.items()]
     config, floor = records[0].config, floors[records[0].data[0].called]
     size, read = f"{config['layers']} layers, width {config['dim']}", config["steps"] * records[0].tokens_per_step
     told = {"floor": floor, "data": records[0].data[0].called, "size": size, "bytes": f"{read:,}"}

@@ -54,8 +54,8 @@ class Drawing:
     def _names(self) -> dict[str, str]:
         """What each variant is called: without what its panel's title says."""
         columns = {"kernel": ["encoding", "named"], "base": ["setting"]}.get(self.figure.panel, ["base", "named"])
-        facts = self.rows.facts.to_dict("records")
-        return {fact["variant"]: ", ".join(filter(None, (fact[each] for each in columns))) for fact in facts}
+        facts = self.rows.facts.set_index("variant")[columns]
+        return facts.agg(lambda told: ", ".join(filter(None, told)), axis=1).to_dict()
 
     def text(self, value: Any) -> str:
         """The name of a line, or of a row of dots; whether it was submitted, and how many of its runs failed."""

@@ -69,8 +69,7 @@ def trained_models(
 ) -> Iterator[tuple[str, int, Any]]:
     """Variant, seed and model, in eval mode, of every finished run.
 
-    Where final weights are not there, and the run was not measured ``before``, it has its packed ones or is left out; a
-    sentence with the subject ``measured`` that says so is added to ``notes``.
+    Without final weights one measured ``before`` is skipped; others have packed ones, or none, as ``notes`` say.
     """
     for name, seed in counted(finished_runs(root, comparison), f"{measured}: trained models"):
         model = untrained_model(comparison, name, seed, objective)
@@ -79,10 +78,11 @@ def trained_models(
             model.load_state_dict(checkpoint.model)
         elif (name, seed) in before:
             continue
-        elif seed == PACKED_SEED and packed_weights(root, name).exists():
-            model = packed_model(root, comparison, name, seed, objective)
-            notes.append(f"{measured} of {name} seed {seed} is by its packed weights, which are rounded to bfloat16")
         else:
-            notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
-            continue
+            try:
+                model = packed_model(root, comparison, name, seed, objective)
+            except ValueError:
+                notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
+                continue
+            notes.append(f"{measured} of {name} seed {seed} is by its packed weights, which are rounded to bfloat16")
         yield name, seed, model.to(measuring_device(comparison)).eval()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.config import Config
 from experiments.judge.curves import read_curves
 from experiments.judge.statistics import estimate, finished_values, with_interval
 from experiments.records.record import read_comparison
@@ -57,9 +56,10 @@ def _rows(
     rows = []
     for root in roots:
         comparison = read_comparison(root)
-        config, found = Config(**comparison.config), test_losses(root, comparison)
+        found, config = test_losses(root, comparison), comparison.config
         if len(found):
-            head = {"data": comparison.data[0].called, "optimiser": config.optimizer, "spread": config.initial_spread}
+            optimiser = ", ".join([config["optimizer"], *(each.module for each in comparison.plugins)])
+            head = {"data": comparison.data[0].called, "optimiser": optimiser, "spread": config["initial_spread"]}
             rows.append(head | cells(found, {variant.name: variant for variant in comparison.variants}))
     return pd.DataFrame(rows).fillna("-").sort_values(["data", "optimiser", "spread"]) if rows else None
 
