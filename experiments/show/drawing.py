@@ -55,7 +55,7 @@ class Drawing:
         """What each variant is called: without what its panel's title says."""
         columns = {"kernel": ["encoding", "named"], "base": ["setting"]}.get(self.figure.panel, ["base", "named"])
         facts = self.rows.facts.set_index("variant")[columns]
-        return facts.agg(lambda told: ", ".join(filter(None, told)), axis=1).to_dict()
+        return {str(each): ", ".join(filter(None, told)) for each, *told in facts.itertuples()}
 
     def text(self, value: Any) -> str:
         """The name of a line, or of a row of dots; whether it was submitted, and how many of its runs failed."""
