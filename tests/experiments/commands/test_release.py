@@ -168,10 +168,10 @@ def check_model(directory, comparison):
     assert torch.equal(model(tokens), comparison.run(directory.name).model()(tokens))
     _, front, card = (directory / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     assert yaml.safe_load(front)["datasets"] == [each.name for each in comparison.record.data]
-    curves = comparison.curves.query("variant == @directory.name and split == 'test' and metric == 'bits_per_byte'")
+    own = "variant == @directory.name and seed == 0 and split == 'test' and metric == 'bits_per_byte'"
     losses = re.findall(r"^\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \(", card, flags=re.MULTILINE)
     assert [(tokens, loss) for tokens, loss, _ in losses] == [
-        (f"{row.tokens:,}", f"{row.value:.3f}") for row in curves.sort_values("step").itertuples()
+        (f"{row.tokens:,}", f"{row.value:.3f}") for row in comparison.curves.query(own).sort_values("step").itertuples()
     ]
     floors = {f"{floor.value:.3f}" for floor in comparison.record.every_floor}
     assert {floor for _, _, floor in losses} <= floors
