@@ -18,6 +18,8 @@ SHOWN = (
     "results/README.md",
     "results/reference/*/report.md",
     "results/reference/*/figures/*.png",
+    "results/benchmark/*/benchmark.md",
+    "results/benchmark/*/figures/*.png",
 )
 """reports are there once `report` has made them: a link to the folder of a comparison leads to its report"""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
