@@ -16,9 +16,6 @@ from experiments.show.lines import Lines
 from experiments.show.rows import Rows, summary
 from experiments.show.style import MUTED
 
-INK = "#333333"
-"""of a column of numbers"""
-
 
 def draw(figure: Figure, quantities: dict[str, Quantity], rows: Rows) -> Picture | None:
     """The picture; None if there is nothing to show."""
@@ -69,13 +66,12 @@ class Dots(Drawing):
 
     def _panel(self, axes: Axes, part: pd.DataFrame, quantity: Quantity, order: pd.DataFrame) -> None:
         figure, looks = self.figure, self.looks(part)
-        means = summary(part, [figure.line], quantity).set_index(figure.line)
+        means: Any = summary(part, [figure.line], quantity).set_index(figure.line)
         line: dict[str, Any] = {"color": MUTED, "linewidth": 1, "zorder": 1}
         if figure.zero and (part["value"] < 0).any():
             axes.axvline(0, **line)
         if figure.baseline in means.index:
-            base: Any = means.loc[figure.baseline, "mean"]
-            axes.axvline(base, linestyle=DASHED, **line)
+            axes.axvline(means.loc[figure.baseline, "mean"], linestyle=DASHED, **line)
         if figure.x_mark:
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **line)
         if figure.beneath:
@@ -85,19 +81,16 @@ class Dots(Drawing):
                 above: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 7}
                 axes.text(end, 1.01, self.rows.filled(expected.label), ha="center", color=MUTED, **above)
         for value, height in order["height"].items():
-            if value not in means.index and quantity.source != "values":
-                continue
             if value not in means.index:
                 place: Any = {"transform": axes.get_yaxis_transform(), "va": "center", "color": MUTED, "fontsize": 8.5}
-                axes.text(0.03, height, self._why_empty(str(value)), **place)
+                if quantity.source == "values":
+                    axes.text(0.03, height, self._why_empty(str(value)), **place)
                 continue
-            mine, look = part[part[figure.line] == value]["value"], looks[value]
+            mine, look = part[part[figure.line] == value]["value"].dropna(), looks[value]
             if figure.spread == "seeds" and len(mine) > 1:
-                mine = mine.dropna()
                 heights = height + 0.22 + 0.08 * mine.groupby(mine).cumcount()
                 axes.plot(mine, heights, ".", color=look["color"], markersize=4)
-            row: Any = means.loc[str(value)]
-            mean, low, high = row[["mean", "low", "high"]]
+            mean, low, high = means.loc[value, ["mean", "low", "high"]]
             if pd.notna(low):
                 reach = [[mean - low], [high - mean]]
                 axes.errorbar(mean, height, xerr=reach, color=look["color"], capsize=3.5, linewidth=1.5)
@@ -125,7 +118,7 @@ class Dots(Drawing):
         self, axes: Axes, part: pd.DataFrame, looks: dict[Any, Any], heights: "pd.Series[float]", quantity: Quantity
     ) -> None:
         """A column at the right; and arrows of seeds that never reached what the axis shows."""
-        place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": INK}
+        place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": "#333333"}
         is_count = self.figure.beside == "reached"
         axes.text(1.02, -0.85, "seeds that\nreached it" if is_count else "mean", va="bottom", **place)
         for value, values in part.groupby(self.figure.line)["value"]:

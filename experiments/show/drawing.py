@@ -1,5 +1,6 @@
 """What figures of lines and of dots have in common: names, looks, and what is said above the panels."""
 
+from statistics import mode
 from textwrap import fill
 from typing import Any
 
@@ -42,6 +43,9 @@ class Drawing:
         self.figure, self.rows, self.quantities = figure, rows, quantities
         self.found = {name: self._told(name, part) for name, part in found.items()}
         self.names = self._names() if figure.line == "variant" else {}
+        # What is to be said of most, where something is to be said of all, is said once, at the head.
+        lost = [rows.failures.get(name, "") for name in rows.variants if figure.uses_data]
+        self.lost_by_most = mode(lost) if len(lost) > 1 and all(lost) else ""
 
     def _told(self, name: str, part: pd.DataFrame) -> pd.DataFrame:
         """The rows of a quantity, and whether each is of a run that is finished."""
@@ -64,7 +68,7 @@ class Drawing:
         told = fill(label(self.names.get(value, str(value)), 2 * LETTERS_OF_A_ROW), LETTERS_OF_A_ROW)
         variant = self.rows.variants.get(value)
         marks = ["submitted"] if variant and variant.submitted else []
-        marks += [self.rows.failures[value]] if value in self.rows.failures else []
+        marks += [lost] if (lost := self.rows.failures.get(value)) and lost != self.lost_by_most else []
         return f"{told}\n({', '.join(marks)})" if marks else told
 
     def wrapped(self, text: str, inches: float) -> str:
@@ -94,7 +98,8 @@ class Drawing:
             spread = ONE_SEED
         if self.figure.uses_data:
             names = label(", ".join(data.called for data in self.rows.comparison.data), longest=60)
-            note = " ".join(filter(None, [self.rows.filled(self.figure.note), spread]))
+            lost = self.lost_by_most and f"Runs, where nothing else is said: {self.lost_by_most}."
+            note = " ".join(filter(None, [self.rows.filled(self.figure.note), spread, lost]))
             lines = f"{names}, {note}{more}".split("\n")
             text = "\n".join(fill(line, int(picture.get_figwidth() / LETTER)) for line in lines)
             picture.suptitle(text, x=0.01, ha="left", fontsize=9, color=MUTED)
