@@ -18,6 +18,7 @@ from experiments.studies.benchmark.results import (
     tasks_of,
     tested_by_budget,
 )
+from experiments.studies.length.measure import AS_TRAINED, IN_SHORT_WINDOWS
 from experiments.studies.tokens.budgets import budgets, in_words
 
 
@@ -47,8 +48,7 @@ def texts(roots: Sequence[Path]) -> pd.DataFrame | None:
             minus = values.sub(values[YARDSTICK], axis=0).drop(columns=YARDSTICK)
             columns.append(Column(f"{comparison.name}: minus {YARDSTICK}", minus, "+.3f"))
         columns += _far(root, comparison)
-        if len(ends) == 1:
-            columns += _costs(comparison)
+        columns += _costs(comparison) if len(ends) == 1 else []
     return _table(columns, by=ends[0]) if ends else None
 
 
@@ -68,10 +68,12 @@ def sequences(roots: Sequence[Path]) -> pd.DataFrame | None:
 
 
 def _far(root: Path, comparison: Comparison) -> Iterator[Column]:
-    """The losses at the positions that are farthest beyond the length of training."""
-    *_, (first, last) = [(-1, -1), *(parts := losses_by_position(root))]
-    if first >= comparison.config["context"]:
-        yield Column(f"{comparison.name}: positions {first:,} to {last:,}", parts[first, last], ".3f")
+    """The losses at the positions that are farthest beyond the length of training, and without what lies before it."""
+    context = comparison.config["context"]
+    for method, more in (AS_TRAINED, ""), (IN_SHORT_WINDOWS, f", in windows of {context:,}"):
+        *_, (first, last) = [(-1, -1), *(parts := losses_by_position(root, method))]
+        if first >= context:
+            yield Column(f"{comparison.name}: positions {first:,} to {last:,}{more}", parts[first, last], ".3f")
 
 
 def _costs(comparison: Comparison) -> Iterator[Column]:

@@ -46,13 +46,13 @@ def tested_by_budget(root: Path, comparison: Comparison) -> dict[int, pd.DataFra
     }
 
 
-def losses_by_position(root: Path) -> dict[tuple[int, int], pd.DataFrame]:
+def losses_by_position(root: Path, method: str = AS_TRAINED) -> dict[tuple[int, int], pd.DataFrame]:
     """The same by the first and the last position of each part of the longest windows; empty if not measured."""
     try:
-        found = LOSSES.read(root)
+        found = LOSSES.read(root)[lambda each: each["method"] == method]
     except NotMeasured:
         return {}
-    found = found[(found["method"] == AS_TRAINED) & (found["length"] == found["length"].max())]
+    found = found[found["length"] == found["length"].max()]
     return {
         (int(first), int(last)): part.pivot(index="seed", columns="variant", values="bits_per_byte")
         for (first, last), part in found.groupby(["first", "last"])

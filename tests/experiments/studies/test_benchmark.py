@@ -238,19 +238,18 @@ def test_variants_stand_side_by_side_over_the_tasks(make_comparison, tmp_path):
     short = make_comparison(tmp_path / "short", names, name="windows-256", **made)
     long = make_comparison(tmp_path / "long", names, name="language", floors=[floor | {"steps": 100}], **made)
     rates = make_comparison(tmp_path / "rates", names, name="language-rates", **made)
-    write(
-        LOSSES, long, [("softmax-rope", 0, "as trained", 64, first, first + 31, 2 + first / 12.8) for first in (0, 32)]
-    )
-    shown = overview.texts([rates, short, long]).set_index("variant").T
+    rows = [("softmax-rope", 0, "as trained", 64, first, first + 31, 2 + first / 12.8) for first in (0, 32)]
+    write(LOSSES, long, [*rows, ("softmax-rope", 0, "in windows of the training length", 32, 32, 63, 2.25)])
+    shown, far = overview.texts([rates, short, long]).set_index("variant").T, "language: positions 32 to 63"
     assert [*shown.index] == [
-        *("language: 6,400 bytes", "language: minus softmax-rope", "language: positions 32 to 63"),
+        *("language: 6,400 bytes", "language: minus softmax-rope", far, f"{far}, in windows of 32"),
         *("numbers of the state", "MFLOPs a token", "windows-256: 6,400 bytes", "windows-256: minus softmax-rope"),
     ]
     assert [*shown] == ["floor: 6-gram", other, "softmax-rope", "elu+1-rope-after"]
     assert [*shown[other].iloc[:2]] == ["3.182 [3.157, 3.206]", "-0.097 [-0.097, -0.097]"]
-    assert [*shown["softmax-rope"].iloc[1:3]] == ["-", "4.500"]
+    assert [*shown["softmax-rope"].iloc[1:4]] == ["-", "4.500", "2.250"]
     assert [*shown["elu+1-rope-after"].iloc[:3]] == ["3.477", "+0.194", "-"]  # of two seeds: one failed
-    assert [*shown["floor: 6-gram"]] == ["2.550", *("-",) * 6]
+    assert [*shown["floor: 6-gram"]] == ["2.550", *("-",) * 7]
 
 
 def test_accuracies_stand_side_by_side_with_those_of_longer_sequences(make_comparison, tmp_path):
