@@ -287,7 +287,7 @@ class TrainedRun:
                 f"{self} is packed in {self.comparison.directory}, without the checkpoints whose average translates; "
                 "train it again"
             )
-        config = Config(**record.config)
+        config = Config.of(record.config)
         model = self.model(device)
         load_average(run_directory(self.comparison.directory, self.variant, self.seed), model, config)
         assert isinstance(model, EncoderDecoder)

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -205,6 +205,15 @@ class Config:
         values = {name: getattr(self, name) for name in OF_ATTENTION}
         values |= {name: values[name] or None for name in ("window", "kv_heads")}
         return {name: words.get(value, value) for name, value in values.items()}
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Config":
+        """That of a record. Raises ValueError if another version of the suite has made it, with other settings."""
+        if unknown := sorted(settings.keys() - SETTINGS.keys()):
+            raise ValueError(
+                f"the record has {', '.join(unknown)}, which this version does not know; use the one that made it"
+            )
+        return cls(**settings)
 
     @property
     def matrix_std(self) -> float:

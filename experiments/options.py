@@ -146,7 +146,8 @@ def run_options(
     values = _checked(given, origin)
     if "config" in values:
         from_file = _from_file(values["config"])
-        study = study or from_file.pop("study", None)
+        named = from_file.pop("study", None)
+        study = study or named
         values = _checked(from_file, f"--config {values['config']}: ") | values
     if study is None:
         raise ValueError("run needs the name of a study, and none came; `list` shows them")

@@ -60,10 +60,12 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
     if not console.is_terminal:  # a pipe or file has no edge, and names are whole there
         console.width = 120 + max(len(variant.name) for variant in plan.variants)
     table = Table(Column("variant", overflow="fold"), *(head.replace(" ", "\n", 1) for head in heads))
-    total, runs, trials, tokens = 0.0, 0, 0, 0
+    total, runs, trials, tokens, done = 0.0, 0, 0, 0, 0
     for variant, described in zip(plan.variants, comparison.variants, strict=True):
-        own, seconds, count = plan.configs[variant.name], seconds_of[variant.name], len(comparison.seeds)
-        if rates and "learning_rate" not in variant.settings:
+        own, seconds = plan.configs[variant.name], seconds_of[variant.name]
+        count = sum(not is_finished(plan.root, variant.name, seed, own.steps) for seed in comparison.seeds)
+        done += len(comparison.seeds) - count
+        if rates and "learning_rate" not in variant.settings and count:
             tried = fewest_trials(len(rates), comparison.rate_seeds)
             # The trials at the best rate are the variant's runs with their seeds.
             trials, count = trials + tried, count + tried - comparison.rate_seeds
@@ -79,9 +81,10 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
             f"best stands at an edge of the grid, up to {MOST_BEYOND} beyond it are tried too",
             soft_wrap=True,
         )
-    at_once = min(place.workers or 1, runs)
+    begun = f"{done} runs are done already; left: " if done else ""
+    at_once = max(1, min(place.workers or 1, runs))
     console.print(
-        f"{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
+        f"{begun}{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
         f"{place.workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
     )
 

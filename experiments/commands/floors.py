@@ -13,7 +13,7 @@ from experiments.train.chosen_objective import make_objective
 from experiments.train.objectives import floors_of
 
 
-def print_floors(root: Path, data_dir: Path | None) -> int:
+def print_floors(root: Path, data_dir: Path | None, data_file: Path | None) -> int:
     """Print what the floors are of runs as a comparison has them, whatever it has on record. Returns the exit status.
 
     Raises ValueError if there is no such comparison, it trains nothing, or its data are not at hand or others.
@@ -22,8 +22,8 @@ def print_floors(root: Path, data_dir: Path | None) -> int:
     if not comparison.variants:
         raise ValueError(f"--floors: {root} trains nothing; give the directory of a comparison that does")
     # What a run begins with makes no difference, and may not be here.
-    config = replace(Config(**comparison.config), initial_weights="none")
-    data = load_data(config.data, data_dir, None)
+    config = replace(Config.of(comparison.config), initial_weights="none")
+    data = load_data(config.data, data_dir, data_file)
     if data.sha256 != comparison.data[0].sha256:
         raise ValueError(
             f"--floors: {root} was trained on other data (sha256 {comparison.data[0].sha256[:12]}... of "

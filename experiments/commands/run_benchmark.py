@@ -27,6 +27,7 @@ from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.objects import Job, Run
 from experiments.options import RunOptions, as_words
+from experiments.records.files import write_atomically
 from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
 from experiments.report.tables import FLOPS, STATE, costs_in_words
 from experiments.run.time_limit import TimeLimit, parse_time, share_left
@@ -47,6 +48,7 @@ RECORDED = ("preset", "out", "data_dir", "device", "plugin")
 MEASURED = ("preset", "device", "plugin")
 """those that a study that trains nothing takes"""
 PRESETS = ("cpu", "smoke")
+RECORD = "comparison.json"
 
 
 def run_benchmark(options: RunOptions, clock: Callable[[], float] = time.monotonic) -> int:
@@ -94,7 +96,7 @@ class _Driver:
     def known(self, task: str) -> Path:
         """Where it is known what is trained: in its directory or, where there is none, in the packed one."""
         root, packed = self.root(task), self.options.pack
-        return packed / task if packed and (packed / task).exists() and not root.exists() else root
+        return packed / task if packed and (packed / task).exists() and not (root / RECORD).exists() else root
 
     def config(self, task: str) -> Config:
         return self.benchmark.config(task, self.options.preset)
@@ -107,7 +109,7 @@ class _Driver:
     def rates_found(self, task: str) -> dict[str, float]:
         """By variant, the learning rate that a task's search has found."""
         known = self.known(task)
-        variants = read_comparison(known).variants if (known / "comparison.json").exists() else []
+        variants = read_comparison(known).variants if (known / RECORD).exists() else []
         return {each.name: each.settings["learning_rate"] for each in variants if "learning_rate" in each.settings}
 
     def variants(self, each: Comparison) -> list[str]:
@@ -251,7 +253,7 @@ class _Driver:
     def _do(self, each: Comparison, limit: TimeLimit | None) -> int:
         """Train or measure what is missing of a comparison, and pack it. Returns the exit status."""
         if (known := self.known(each.task)) != self.root(each.task):
-            shutil.copytree(known, self.root(each.task))
+            _copy(known, self.root(each.task))
         try:
             status = self._train_one(each, limit) if each.study == STUDY else self._measure(each)
         except RunFailed as error:
@@ -262,7 +264,7 @@ class _Driver:
     def _pack(self, task: str) -> int:
         """Pack what there is of a task, if that is asked for. Returns the exit status."""
         root = self.root(task)
-        if self.options.pack and (root / "comparison.json").exists():
+        if self.options.pack and (root / RECORD).exists():
             try:
                 return pack(root, self.options.pack / task, self.benchmark.tasks[task].weights)
             except (ValueError, OSError) as error:
@@ -283,15 +285,16 @@ class _Driver:
             return EXIT_FAILED
         if limit:
             limit.of_run, limit.steps = self.seconds(each).copy(), self.config(each.task).steps
-        # What its record names is the command of this task alone, always the same.
+        # What its record names is the command of this task alone, always the same; of a submission the submission's.
         words = as_words({name: value for name, value in self.options.given.items() if name in RECORDED})
+        submits = self.options.words[:1] == ("benchmark",)
         options = replace(
             self.options,
             variants=",".join(ready),
             seeds=each.seeds,
             learning_rates=self.benchmark.grid(each.task, self.options.preset) or None,
             out=self.root(each.task),
-            words=("run", STUDY, f"--task={each.task}", *words),
+            words=self.options.words if submits else ("run", STUDY, f"--task={each.task}", *words),
         )
         rates = self.rates_found(task.rates) if task.rates else {}
         plan = make_plan(options, self.config(each.task), limit)
@@ -306,6 +309,12 @@ class _Driver:
         out = self.root(each.task)
         words = ("run", each.study, *as_words(given), f"--out={out}")
         return run_measurements(make_plan(replace(self.options, study=each.study, out=out, given=given, words=words)))
+
+
+def _copy(known: Path, root: Path) -> None:
+    """Copy a task, what tells of its runs last: what a stop leaves of a copy is known to be none."""
+    shutil.copytree(known, root, ignore=lambda place, _: [RECORD] if Path(place) == known else [], dirs_exist_ok=True)
+    write_atomically(root / RECORD, (known / RECORD).read_bytes())
 
 
 def _at_rate(variant: Variant, rates: Mapping[str, float]) -> Variant:

@@ -109,7 +109,7 @@ class _Trainer:
         options = self.plan.options
         return Training(
             at,
-            Config(**what.config),
+            Config.of(what.config),
             options.data_dir,
             options.data_file,
             self.objective.corpus.sha256,
@@ -223,7 +223,7 @@ def leaves_the_report(trainer: _Trainer) -> bool:
 
 def _measure_and_report(trainer: _Trainer, comparison: Comparison) -> Path:
     root, study, objective = trainer.plan.root, trainer.plan.study, trainer.objective
-    config = Config(**comparison.config)
+    config = Config.of(comparison.config)
     trainer.console.print("measuring the trained models and writing the report")
     # Now and not before: of long runs they take a while, which training need not wait for.
     comparison.floors = floors_of(objective, config, comparison.every_floor)

@@ -24,7 +24,7 @@ from experiments.commands.pack import pack
 from experiments.commands.run_benchmark import run_benchmark
 from experiments.console import make_console
 from experiments.data.registry import load_data
-from experiments.options import RunOptions
+from experiments.options import RunOptions, as_words
 from experiments.records import store
 from experiments.records.files import LARGEST_RECORD, read_file, write_atomically, wrong_file
 from experiments.records.parquet import pyarrow
@@ -81,7 +81,9 @@ def submit(options: RunOptions, out: Path) -> int:
     for root in comparisons_in(work):
         if [each.name for each in read_comparison(root).variants] != [name]:
             raise ValueError(f"{root} has runs of another variant than {name}; give --out another name")
-    status = run_benchmark(replace(options, task=",".join(tasks), out=work))
+    given = {"variant" if each == "variants" else each: value for each, value in options.given.items()}
+    words = "benchmark", "submit", *as_words(given | {"seeds": options.seeds})
+    status = run_benchmark(replace(options, task=",".join(tasks), out=work, words=words))
     if status == 0:
         write_submission(work, tasks, name, out)
         print(f"{out}: {name}, {len(tasks)} tasks of benchmark {NAME}")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.console import make_console
+from experiments.console import make_console, printable
 from experiments.errors import why
 from experiments.judge.claims import SEEN, claims_of
 from experiments.judge.references import REFERENCES, command, declared_claims
@@ -63,7 +63,9 @@ def claims(studies: Mapping[str, Study], results: Path, out: Path | None, summar
         except OSError as error:
             what = f"--out {out} cannot be written ({why(error)})"
             raise ValueError(f"{what}; give a file in a directory that can") from None
-    print_claims(make_console(), sections, summary)
+    console = make_console()
+    console.print(f"the comparisons in {printable(str(results))}", soft_wrap=True, highlight=False)
+    print_claims(console, sections, summary)
     if out is not None:
         print(out)
 

@@ -34,7 +34,7 @@ def extended_config(root: Path, config: Config, given: Mapping[str, Any]) -> Con
         raise ValueError(f"--extend goes on with a comparison, and --out {root} holds none; leave it out")
     if "budgets" in given:
         raise ValueError("--budgets is given with --extend, whose budget is where the runs ended before; leave it out")
-    there = Config(**read_comparison(root).config)
+    there = Config.of(read_comparison(root).config)
     if "steps" not in given or config.steps == there.steps:
         return replace(config, steps=there.steps, budgets=there.budgets)
     if config.steps < there.steps:
@@ -57,7 +57,7 @@ def was_stopped(root: Path, config: Config) -> bool:
 
 def as_it_was(root: Path, comparison: Comparison) -> Comparison:
     """The comparison, with the steps and budgets that the one in ``root`` has now."""
-    there = Config(**read_comparison(root).config)
+    there = Config.of(read_comparison(root).config)
     return structs.replace(comparison, config=comparison.config | _length(there))
 
 
@@ -69,7 +69,7 @@ def extend(root: Path, config: Config) -> None:
             written.
     """
     comparison = read_comparison(root)
-    before = Config(**comparison.config)
+    before = Config.of(comparison.config)
     last_constant = last_constant_step(before)
     if before.steps == config.steps or last_constant is None:
         return

@@ -170,7 +170,7 @@ def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
 
 def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> Objective:
     """What a run is trained for. Raises ValueError if its data, or what comes with them, cannot be had here."""
-    config = Config(**record.config)
+    config = Config.of(record.config)
     if needed.initial_weights:
         # The configuration has it as it was given, from a directory that need not be this one. What a variant sets for
         # itself is compared with its encoder's variant, all else with what the comparison has.
@@ -194,7 +194,7 @@ def train_job(job: Job, several: bool, log: RunLog) -> None:
         raise RunFailed(f"{host} has other code of linear-rope {told}; install the same on both")
     for module in needed.plugins:
         load_plugin(module)
-    config, objective = Config(**record.config), load_objective(job, record, needed)
+    config, objective = Config.of(record.config), load_objective(job, record, needed)
     if objective.corpus.sha256 != record.data_sha256:
         raise RunFailed("the data set changed while the comparison ran")
     variant = get_variant(job.run.variant)

@@ -116,7 +116,8 @@ def _identity(made_with: RunConfig, is_cpu: bool, software: Software, plugins: I
     variant = get_variant(made_with.variant)
     begins_with = {"initial_weights": ""} if made_with.initial_weights_sha256 else {}
     config = DEFAULTS | made_with.config | begins_with
+    model = variant.kernel, variant.position, variant.pattern, config
     data = made_with.seed, made_with.data_sha256, made_with.initial_weights_sha256
     code = sorted((origin.module, origin.sha256) for origin in plugins)
-    what = [variant.kernel, variant.position, config, *data, is_cpu, software.torch, software.kernel, code]
+    what = [*model, *data, is_cpu, software.torch, software.kernel, code]
     return json.dumps(what, sort_keys=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
+from experiments.judge.statistics import SMALLEST_SAMPLE
 from experiments.show.axes import LETTER
 from experiments.show.keys import Figure, Quantity
 from experiments.show.rows import Rows
@@ -94,8 +95,11 @@ class Drawing:
     def finish(self, picture: Picture, more: str = "") -> Picture:
         """The line at the head: what the data are, what the marks are, and ``more``."""
         spread = NOTES.get((self.figure.kind, self.figure.spread), "")
-        if self.figure.spread in BESIDE_MEANS and len(self.rows.comparison.seeds) == 1:
+        seeds = len(self.rows.comparison.seeds)
+        if self.figure.spread in BESIDE_MEANS and seeds == 1:
             spread = ONE_SEED
+        elif "interval" in spread and 0 < seeds < SMALLEST_SAMPLE:
+            spread += " Below three seeds there is none."
         if self.figure.uses_data:
             names = label(", ".join(data.called for data in self.rows.comparison.data), longest=60)
             lost = self.lost_by_most and f"Runs, where nothing else is said: {self.lost_by_most}."

@@ -246,7 +246,7 @@ class Lines(Drawing):
         places = found.index
         if figure.spread in ("interval", "marks"):  # side by side, so that no interval covers another
             places = self._aside(axes, found.index, aside)
-            reach = np.nan_to_num([found["mean"] - found["low"], found["high"] - found["mean"]])
+            reach = [found["mean"] - found["low"], found["high"] - found["mean"]]
             axes.errorbar(places, found["mean"], yerr=reach, color=color, capsize=2.5, linewidth=1, linestyle="none")
         for _, run in rows[~rows["done"]].groupby("seed") if not rows["done"].all() else ():
             curve = run.set_index(figure.x)["value"].sort_index()

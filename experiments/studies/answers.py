@@ -32,7 +32,7 @@ ANSWERS = Table(
 def collect_answers(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
     """Write what the runs of the first seed say of some examples, spread over all lengths."""
     settings = {variant.name: variant.settings for variant in comparison.variants}
-    chosen = spread(objective.chosen("test", Config(**comparison.config).test_windows), KEPT)
+    chosen = spread(objective.chosen("test", Config.of(comparison.config).test_windows), KEPT)
     texts = objective.examples.texts("test").iloc[chosen].to_numpy().tolist()
     shared = {
         "number": chosen,

@@ -88,7 +88,7 @@ class Pretrained:
 
         Raises ValueError if there is none, it is damaged, or its positions were scaled by another spread.
         """
-        there = Config(**self.comparison.config)
+        there = Config.of(self.comparison.config)
         if variant.position in SCALED and there.matrix_std != self.matrix_std:
             raise ValueError(
                 f"matrices begin at a standard deviation of {self.matrix_std:.3g}, and those of --initial-weights "

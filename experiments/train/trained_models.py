@@ -37,7 +37,7 @@ def packed_weights(root: Path, variant: str) -> Path:
 def untrained_model(comparison: Comparison, variant: str, seed: int, objective: Shape) -> Any:
     """The model of a run as it begins."""
     (record,) = (each for each in comparison.variants if each.name == variant)
-    config = Config(**comparison.config | record.of_all_layers)
+    config = Config.of(comparison.config | record.of_all_layers)
     return build_model(get_variant(variant), config, seed, objective.of(record.settings))
 
 

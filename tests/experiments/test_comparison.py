@@ -184,10 +184,11 @@ def test_a_trained_model_gives_the_same_in_onnxruntime(made, capsys, tmp_path):
     torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_an_export_overwrites_nothing_unless_it_is_asked_to(made, capsys, tmp_path):
+def test_an_export_overwrites_nothing_unless_it_is_asked_to(made, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "model.safetensors").write_text("another")
     (tmp_path / "mine").write_text("kept")
-    where = ["--to", "safetensors", "--out", str(tmp_path)]
+    where = ["--to", "safetensors", "--out", "."]
     assert exported(made, capsys, *where) == (
         2,
         f"error: {tmp_path} holds files already; give another --out, or --overwrite",

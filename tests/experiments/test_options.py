@@ -44,6 +44,7 @@ def test_a_comparison_is_run_exactly_again():
     record = json.loads(REFERENCE.read_text())
     options = run_options_of("--config", REFERENCE)
     assert (options.study, options.seeds) == ("recall", 3)
+    assert run_options_of("recall", "--config", REFERENCE).settings == options.settings
     assert options.variants == ",".join(variant["name"] for variant in record["variants"])
     config = make_plan(options).config
     assert {name: getattr(config, name) for name in record["config"]} == record["config"]

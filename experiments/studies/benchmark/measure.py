@@ -45,7 +45,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     if objective.corpus.sequences is None:
         return measure_lengths(root, comparison, objective, factors, min(WINDOWS, most), ways=())
     tests = list(_tests(objective.corpus.sequences, factors, pairs, min(SEQUENCES, most)))
-    config = Config(**comparison.config)
+    config = Config.of(comparison.config)
 
     def share_right(model: CausalLM, tokens: Tensor, targets: Tensor) -> float:
         return int(are_right(model, tokens, targets, config).sum()) / int((targets != NOT_SCORED).sum())

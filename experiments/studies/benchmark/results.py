@@ -136,7 +136,7 @@ def costs_of(variant: VariantRecord, comparison: Comparison) -> tuple[int | None
     """Numbers of the state and FLOPs of a token; of older records as the variant's model has them now."""
     if variant.flops is not None or variant.submitted:
         return variant.state, variant.flops
-    config = Config(**comparison.config | variant.of_all_layers)
+    config = Config.of(comparison.config | variant.of_all_layers)
     _, state, flops = costs(get_variant(variant.name), config, Shape(comparison.objective.vocabulary, config.context))
     return state, flops
 

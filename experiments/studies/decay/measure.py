@@ -102,7 +102,7 @@ def measure_position_loss(root: Path, comparison: Comparison, objective: NextTok
     predicted. Returns a sentence for each run whose final weights are not there, or one that says why there is no
     table.
     """
-    config = Config(**comparison.config)
+    config = Config.of(comparison.config)
     if not isinstance(objective, NextByte):
         return [f"--data {objective.corpus.name} is not learnt as a text of bytes: no loss by position was measured"]
     length = min(SPAN_CONTEXTS * config.context, len(objective.corpus.test) - 1)

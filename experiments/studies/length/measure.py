@@ -62,7 +62,7 @@ def measure_lengths(
 
     ``ways`` are those of ``SCALINGS`` in which RoPE is stretched.
     """
-    config, test = Config(**comparison.config), objective.corpus.test
+    config, test = Config.of(comparison.config), objective.corpus.test
     if not isinstance(objective, NextByte):
         name = objective.corpus.name
         return [f"--data {name} is not learnt as a text of bytes: no loss at other lengths was measured"]

@@ -49,7 +49,7 @@ def measure_costs(root: Path, comparison: Comparison, objective: Classification)
     Variants without a finished run are left out.
     """
     finished = {name for name, _ in finished_runs(root, comparison)}
-    device, config = str(measuring_device(comparison)), Config(**comparison.config)
+    device, config = str(measuring_device(comparison)), Config.of(comparison.config)
     of_each = {
         variant.name: (
             variant.name,

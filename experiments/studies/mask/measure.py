@@ -28,7 +28,7 @@ REDRAWN = Table("redrawn", RUN | {"draw": whole(0, 10**6)}, {"bits_per_byte": nu
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write redrawn.csv; returns sentences about what could not be measured."""
-    config = Config(**comparison.config)
+    config = Config.of(comparison.config)
 
     @torch.no_grad()
     def losses(variant: str, seed: int, model: CausalLM) -> list[pd.DataFrame]:

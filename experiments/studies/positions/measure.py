@@ -43,7 +43,7 @@ def measure_cost(root: Path, comparison: Comparison, objective: NextToken) -> li
     batch = on_device(objective.batch(0, 0), device)
 
     def step(name: str) -> Callable[[], object]:
-        config = get_variant(name).config(Config(**comparison.config | {"compile": "no"}))
+        config = get_variant(name).config(Config.of(comparison.config | {"compile": "no"}))
         model = untrained_model(comparison, name, 0, objective).to(device)
         return partial(Steps(model, make_optimizer(model, config), objective, config).make, 0, batch)
 

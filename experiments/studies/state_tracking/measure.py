@@ -31,7 +31,7 @@ ACCURACIES = Table("tracking", RUN | {"factor": whole(1, 2**10)}, {"accuracy": n
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write tracking.csv; returns sentences about what could not be measured."""
-    config, sequences = Config(**comparison.config), getattr(objective.corpus, "sequences", None)
+    config, sequences = Config.of(comparison.config), getattr(objective.corpus, "sequences", None)
     if not isinstance(sequences, StateTracking):
         name = objective.corpus.name
         return [f"--data {name} is no product of group elements: no state was tracked; give --data parity-64"]

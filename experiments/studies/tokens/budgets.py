@@ -44,7 +44,7 @@ def table(shown: Rows) -> pd.DataFrame | None:
     tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
     found = tests.assign(tokens=tests["step"].map({step: tokens for tokens, step in budgets(comparison).items()}))
     for variant in comparison.variants:
-        mine = found[found["variant"] == variant.name]
+        mine = found[(found["variant"] == variant.name) & found["seed"].isin(shown.finished[variant.name])]
         row = {"variant": variant.name, "n": str(mine["seed"].nunique())}
         for tokens in sorted(found["tokens"].unique()):
             row[in_words(tokens)] = _shown(estimate(list(mine.loc[mine["tokens"] == tokens, "value"])))

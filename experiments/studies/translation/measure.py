@@ -54,7 +54,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
     """
     if not isinstance(objective, Translation):
         return [f"--data {objective.corpus.name} is no translation: no BLEU was measured; give --data multi30k"]
-    config = Config(**comparison.config)
+    config = Config.of(comparison.config)
     chosen = objective.chosen("test", config.test_windows)
     pairs = objective.examples.test.iloc[chosen]
     sources, references = pairs["source"].tolist(), pairs["target"].tolist()

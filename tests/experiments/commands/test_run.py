@@ -76,6 +76,8 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
     for more in ("2 --steps 5", "3", "2 --baseline softmax-rope", "2 --variants elu+1-none@dim=64", "2 --dry-run"):
         words = ["convergence", *QUICK, "--out", str(again), "--seeds", *more.split()]
         assert not nothing_to_do(make_plan(run_options_of(*words))), more
+    assert quick_run(again, "--seeds", "3", "--dry-run") == 0
+    assert "12 runs are done already; left: 6 runs, 6,144 tokens" in capsys.readouterr().out
     (again / "softmax-none/seed0/status.json").touch()
     assert quick_run(again, "--seeds", "2") == 0
     assert "report: " in capsys.readouterr().out
@@ -238,3 +240,7 @@ def test_floors_are_computed_once_for_a_number_of_steps_and_not_for_a_plan(tmp_p
     assert main(["data", "--floors", str(root)]) == 0
     output = capsys.readouterr().out
     assert all(f"{each.value:.4f}" in output and each.name in output for each in recorded)
+    record = root / "comparison.json"
+    record.write_text(record.read_text().replace('"steps": 4', '"of_tomorrow": 1, "steps": 4'))
+    assert main(["data", "--floors", str(root)]) == 2
+    assert "the record has of_tomorrow, which this version does not know" in capsys.readouterr().err

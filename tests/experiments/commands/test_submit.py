@@ -201,7 +201,11 @@ def test_a_variant_from_outside_goes_the_whole_way(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"{THEIRS}  1 " in said
     assert "[submitted]" in said
-    assert "[submitted]" in (out / "parity-16/report.md").read_text()
+    report = (out / "parity-16/report.md").read_text()
+    assert "[submitted]" in report
+    record = json.loads((tmp_path / "theirs.zip.runs/parity-16/comparison.json").read_text())
+    assert "experiments benchmark submit " in record["command"]
+    assert f"--variant={THEIRS} " in record["command"]
     # The benchmark at full size takes none of a test's.
     assert reported(ROOT / "results/benchmark/v1", tmp_path / "theirs.zip") == 2
     assert "theirs.zip is of the size smoke, and here are runs of cpu" in capsys.readouterr().err

@@ -61,7 +61,9 @@ def test_the_summary_ends_with_the_counts_and_every_row_is_in_the_table(make_ref
     rows = list(csv.DictReader(out.read_text().splitlines()))
     verdicts = Counter(row["verdict"] for row in rows)
     told = ", ".join(f"{verdicts[each]} {each}" for each in ("supported", "not supported", "inconclusive", "not run"))
-    assert f"\n{len(rows)} rows, a claim judged on one comparison each: {told}.\n{out}\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"\n{len(rows)} rows, a claim judged on one comparison each: {told}.\n{out}\n" in printed
+    assert printed.startswith(f"the comparisons in {results}\n")
     (row,) = [row for row in rows if (row["comparison"], row["claim"]) == ("convergence", "favor+-rope-after-loss")]
     assert (row["verdict"], row["n"], row["unit"], row["study"]) == ("supported", "5", "seeds", "convergence")
     assert [float(row[name]) for name in ("mean", "low", "high")] == pytest.approx([-0.3, -0.30098, -0.29902], abs=1e-5)

@@ -131,6 +131,14 @@ def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
     assert list(training.root.iterdir()) == []
 
 
+@pytest.mark.usefixtures("quickly")
+def test_hybrids_that_differ_within_their_layers_are_not_taken_for_each_other(tmp_path, capsys):
+    for name in ("hybrid-3to1-rope", "hybrid-3to1-rope@decay=gate"):
+        words = [*COMMAND[:-1], name, "--layers", "4", "--seeds", "1", "--reuse", str(tmp_path)]
+        assert main([*words, "--out", str(tmp_path / name)]) == 0
+    assert "taken over" not in capsys.readouterr().out
+
+
 def changed(name, change):
     """Changes a file of the run that is there."""
 

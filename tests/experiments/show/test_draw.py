@@ -170,6 +170,10 @@ def test_intervals_are_drawn_from_three_seeds_on_only(made_up, make_comparison, 
         figure = picture_of(rows, "final")
         assert sum(isinstance(each, ErrorbarContainer) for each in figure.axes[0].containers) == number
     assert "One seed: no mean, no interval." in picture_of(one, "validation").get_suptitle()
+    two = rows_of(make_comparison(tmp_path / "two", "elu+1-none", 2), made_up.study)
+    figure = picture(two, **CURVES | {"spread": "interval"})
+    assert "three seeds there is none." in figure.get_suptitle()
+    assert not any(len(bar) for bars in figure.axes[0].collections for bar in bars.get_segments())
 
 
 def test_a_line_that_would_pool_variants_is_an_error(made_up):

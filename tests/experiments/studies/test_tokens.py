@@ -1,7 +1,7 @@
 """The study of budgets: verdicts at each budget, what ten times as much training gives, and its answer."""
 
 from experiments.studies.registry import STUDIES
-from experiments.studies.tokens.budgets import best_floors
+from experiments.studies.tokens.budgets import best_floors, table
 from tests.experiments.show.rows import picture_of
 
 from .conftest import judged, opened, rows_of
@@ -15,6 +15,13 @@ def test_a_budget_that_was_not_trained_is_no_part_of_it(make_comparison, tmp_pat
     assert found["below-softmax-10"].was_asked
     assert not found["below-softmax-1"].was_asked
     assert not found["softmax-gains-on-decay"].was_asked
+
+
+def test_the_table_counts_seeds_that_finished_alone(make_comparison, tmp_path):
+    failed = {("softmax-rope", seed): ("failed", "why") for seed in (1, 2)}
+    shown = rows_of(TOKENS, *opened(make_comparison(tmp_path, "softmax-rope", budgets="40", fates=failed)))
+    (row,) = table(shown).to_dict("records")
+    assert (row["n"], "[" in row["2,560"]) == ("1", False)
 
 
 def test_the_best_floor_of_each_budget_is_drawn(make_comparison, tmp_path):
