@@ -11,6 +11,7 @@ from torch import Tensor
 
 from linear_rope.attention.projected import following
 from linear_rope.blocks import Block, Embedding, MakeAttention, Stack, attention_of_layer, check_tokens
+from linear_rope.checks import check_at_least_one
 from linear_rope.decoding import beam_search, check_sampling, reordered, sample
 from linear_rope.model_config import ACROSS, ADDITIONS, ModelConfig
 from linear_rope.positions.registry import has_table
@@ -117,14 +118,15 @@ class CausalLM(_OneSequence):
             tokens: (B, N) int64, those after ``state``.
             key_padding_mask: (B, N) bool, True at padding.
             state: from the tokens before; None at the beginning.
-            last: of how many tokens the scores are asked for; None for all.
+            last: of how many tokens the scores are asked for, the last ones, 1 or more; None for all.
 
         Returns:
             (B, N or ``last``, vocab_size) logits, and the state.
 
         Raises:
-            ValueError: as :meth:`forward`, or attentions that cannot go on token by token.
+            ValueError: as :meth:`forward`, ``last`` below 1, or attentions that cannot go on token by token.
         """
+        check_at_least_one(last=1 if last is None else last)
         x, state = self._read_on(tokens, key_padding_mask, state)
         return self.embedding.logits(self.norm(x if last is None else x[:, -last:])), state
 

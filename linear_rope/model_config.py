@@ -135,7 +135,8 @@ class ModelConfig:
     @classmethod
     def recommended(cls, **settings: Any) -> Self:
         """A model whose attention is :meth:`LinearRoPEAttention.recommended`; ``settings`` are fields of the class."""
-        return cls(**{"feature_map": "elu+1", "decay": "fixed"} | settings)
+        fades = sets(settings.get("position", cls.position), "decay")  # the position is a decay itself
+        return cls(**{"feature_map": "elu+1", "decay": "none" if fades else "fixed"} | settings)
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio")

@@ -27,11 +27,13 @@ def mapped(state: Any, function: Callable[[str, Tensor], Tensor], name: str = ""
     return type(state)(mapped(part, function, name) for part in state)
 
 
-def moved(state: S, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> S:
-    """The state on another device, in another dtype; what has to be exact keeps its own.
+def moved(state: S, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> S:
+    """The state on another device, in another dtype, which can come first; what has to be exact keeps its own.
 
     Raises ValueError for a dtype of integers.
     """
+    if isinstance(device, torch.dtype):
+        device, dtype = None, device
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"dtype is {dtype}; give a floating-point one")
 

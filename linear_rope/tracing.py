@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+not_compiled = _disable_dynamo  # torch.compiler.disable, which imports the compiler at the first call and not before
 
 
 def constant_in_graphs(function: Function) -> Function:
@@ -23,6 +26,13 @@ def constant_in_graphs(function: Function) -> Function:
 def in_backward_pass() -> bool:
     """Whether autograd is going through a graph, as it is when activation checkpointing repeats a forward pass."""
     return torch._C._current_graph_task_id() != -1
+
+
+def place_in_graph() -> tuple[int, bool]:
+    """The number of autograd's next node, or of that where a backward pass is, and whether Python computes it."""
+    node = torch._C._current_autograd_node()
+    number = torch.autograd._get_sequence_nr() if node is None else node._sequence_nr()
+    return number, isinstance(node, BackwardCFunction) and type(node).__name__ != "CompiledFunctionBackward"
 
 
 def is_watched() -> bool:

@@ -172,9 +172,6 @@ class LinearRoPEAttention(RoPEAttention):
                 "heads of a group share their keys; give a map of no heads, or kv_heads=None"
             )
 
-    def _begin(self) -> None:
-        self.feature_map.maybe_redraw()
-
     def _attend(self, projected: Projected) -> Tensor:
         with full_precision(projected.q.device):
             if not self.causal and self.decay is None:
@@ -204,10 +201,12 @@ class LinearRoPEAttention(RoPEAttention):
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
         super()._check_state(x, state)
-        self._check_equal("kv_heads", state.sums.memory.shape[1], self.kv_heads)
+        _, groups, features, width = state.sums.memory.shape
+        self._check_equal("kv_heads", groups, self.kv_heads)
+        self._check_equal("feature_map or num_features", features, self.feature_map.num_features or features)
         has_key_sum = self.denominator not in ("none", "abs")
         self._check_same("denominator", self.denominator if has_key_sum else None, state.sums.key_sum)
-        if state.sums.memory.shape[-1] != self.head_dim + (self.denominator == "abs"):
+        if width != self.head_dim + (self.denominator == "abs"):
             raise ValueError("state is that of an attention with another denominator; give one that prefill gave here")
 
     def _continue(self, projected: Projected, state: LinearAttentionState | None) -> tuple[Tensor, dict[str, Any]]:

@@ -18,17 +18,9 @@ class RoPEAttention(Projections):
     state_type: type[Any]
     """what it carries from token to token"""
 
-    def _begin(self) -> None:
-        """What a subclass does at the start of every forward pass."""
-
     def _along_one_sequence(self) -> list[str]:
         """The arguments that say how the tokens of one sequence stand to each other, and nothing of two."""
-        parts = {
-            "decay": self.decay,
-            "rope_angles": self.rotation,
-            "local_conv": self.local,
-            "short_conv": self.short,
-        }
+        parts = {"decay": self.decay, "rope_angles": self.rotation, "local_conv": self.local, "short_conv": self.short}
         return [name for name, part in parts.items() if part is not None]
 
     def _attend(self, projected: Projected) -> Tensor:
@@ -67,7 +59,8 @@ class RoPEAttention(Projections):
         """
         self.check_inputs(x, context, key_padding_mask)
         segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask, context)
-        self._begin()
+        if (feature_map := getattr(self, "feature_map", None)) is not None:
+            feature_map.maybe_redraw()
         projected = self.project(x, context, key_padding_mask, positions, segments=segments)
         return self._merge(self._attend(projected), projected)
 
@@ -197,10 +190,9 @@ class RoPEAttention(Projections):
             raise ValueError(
                 f"state is of type {type(state).__name__}; give the {self.state_type.__name__} that prefill gave"
             )
-        parts = {"rope_angles": self.rotation, "short_conv": self.short, "local_conv": self.local}
-        kept = (state.carried.phase, state.carried.short, state.carried.local)
-        for (name, part), what in zip(parts.items(), kept, strict=True):
-            self._check_same(name, part, what)
+        self._check_same("rope_angles", self.rotation, state.carried.phase)
+        self._check_same("short_conv", self.short, state.carried.short)
+        self._check_same("local_conv", self.local, state.carried.local)
         if state.position.shape[0] != x.shape[0]:  # len would make a number of a symbol
             raise ValueError(
                 f"x has shape {tuple(x.shape)}, and the state is that of {len(state.position)} sequences; give "

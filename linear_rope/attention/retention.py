@@ -1,6 +1,6 @@
 """Retention: linear attention with neither map nor denominator, normalised head by head."""
 
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NoReturn, Unpack
 
 from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.settings import Shared, takes_shared
@@ -43,3 +43,8 @@ class Retention(LinearRoPEAttention):
         feature_map = GivenFeatures() if activation == "identity" else SiluFeatures()
         kernel: dict[str, Any] = {"feature_map": feature_map, "denominator": "none"}
         super().__init__(dim, heads, rope=rope, causal=causal, decay=decay, **kernel, **shared)
+
+    @classmethod
+    def recommended(cls, *_: Any, **__: Any) -> NoReturn:
+        """Raises ValueError: what is recommended has a feature map."""
+        raise ValueError("recommended gives a feature_map, which Retention does not take; make it without")

@@ -92,9 +92,6 @@ class WindowedFavor(RoPEAttention):
         self._normalise(self.feature_map.initial_gain)
         self._choose_angles(self.head_dim)
 
-    def _begin(self) -> None:
-        self.feature_map.maybe_redraw()
-
     def _sequence(self, projected: Projected, padding: Tensor | None) -> Sequence:
         """What is summed."""
         check_positions(projected.positions, projected.q, projected.k)

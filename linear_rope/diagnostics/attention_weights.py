@@ -16,6 +16,7 @@ from linear_rope.ops.decay import fading
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.definition import attention_output, finished, reference, without_abs
 from linear_rope.ops.linear.rotated_features import inputs_turned, mapped
+from linear_rope.positions.segments import segments_of
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision
 
@@ -39,11 +40,13 @@ class AttentionMatrices(NamedTuple):
 def attention_matrices(
     attention: RoPEAttention,
     x: Tensor,
+    context: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
     positions: Positions | None = None,
-    context: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> AttentionMatrices:
-    """The matrices of ``attention(x, context, key_padding_mask, positions)``, in float32, or float64 if the module is.
+    """The matrices of ``attention``'s own call with what follows, in float32, or float64 if the module is.
 
     Raises:
         ValueError: what :func:`linear_rope.diagnostics.diagnose` does not take.
@@ -54,13 +57,14 @@ def attention_matrices(
             "(diagnose_model takes a whole model)"
         )
     attention.check_inputs(x, context, key_padding_mask)
+    segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask, context)
     with torch.no_grad(), full_precision(x.device):
         visible = _visible(attention, x, key_padding_mask, context)
         if not visible.any():
             raise ValueError("key_padding_mask is True everywhere; give one that leaves a key to see")
         dtype = next(attention.query.parameters()).dtype  # a wrapped projection may have no .weight
         inputs = x.to(dtype), None if context is None else context.to(dtype)
-        projected = attention.project(*inputs, key_padding_mask, positions)
+        projected = attention.project(*inputs, key_padding_mask, positions, segments=segments)
         wide = torch.promote_types(dtype, torch.float32)
         projected = projected._replace(q=projected.q.to(wide), k=projected.k.to(wide))
         if isinstance(attention, LinearRoPEAttention):
@@ -103,8 +107,7 @@ def _of_features(call: Call, own_denominator: str) -> tuple[Tensor, Tensor, Tens
 def _visible(attention: RoPEAttention, x: Tensor, key_padding_mask: Tensor | None, context: Tensor | None) -> Tensor:
     keys = x.shape[1] if context is None else context.shape[1]
     visible = torch.ones(x.shape[0], 1, x.shape[1], keys, dtype=torch.bool, device=x.device)
-    if attention.causal:
-        visible = visible.tril()
+    visible = visible.tril() if attention.causal else visible
     if key_padding_mask is not None:
         visible = visible & ~key_padding_mask[:, None, None, :]
         if context is None:

@@ -22,6 +22,8 @@ def diagnose(
     positions: Positions | None = None,
     *,
     context: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> AttentionDiagnostics:
     """Measure one attention module on its input. Quadratic in memory: a few (B, H, N, K) matrices.
 
@@ -36,13 +38,13 @@ def diagnose(
             left out as a query too.
         positions: as the module takes them.
         context: (B, K, dim) for cross-attention; then K is its length, and every query counts.
+        segment_ids, cu_seqlens: of packed sequences, as the module takes them.
 
     Raises:
         ValueError: another kind of module, shapes that do not fit, a context for a causal attention, or a mask that
             leaves no key at all; the message says what would do.
     """
-    call = {"x": x, "key_padding_mask": key_padding_mask, "positions": positions, "context": context}
-    measured = _diagnose(attention, **call)
+    measured = _diagnose(attention, x, context, key_padding_mask, positions, segment_ids, cu_seqlens)
     warn_of_collapse({type(attention).__name__: measured})
     return measured
 
@@ -83,8 +85,7 @@ def diagnose_model(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, A
         assert isinstance(module, RoPEAttention)
         calls[module] += 1
         name = names[module] if calls[module] == 1 else f"{names[module]}#{calls[module]}"
-        in_order = ("x", "context", "key_padding_mask", "positions")  # of the attention's own call
-        measured[name] = _diagnose(module, **dict(zip(in_order, arguments, strict=False)), **keywords)
+        measured[name] = _diagnose(module, *arguments, **keywords)
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
@@ -96,9 +97,9 @@ def diagnose_model(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, A
     return measured
 
 
-def _diagnose(attention: RoPEAttention, **call: Any) -> AttentionDiagnostics:
+def _diagnose(attention: RoPEAttention, *call: Any, **named: Any) -> AttentionDiagnostics:
     with evaluating(attention):
-        matrices = attention_matrices(attention, **call)
+        matrices = attention_matrices(attention, *call, **named)
     feature_map = attention.feature_map if isinstance(attention, LinearRoPEAttention) else None
     return measure(matrices, estimates_softmax=feature_map is not None and feature_map.estimates_softmax)
 

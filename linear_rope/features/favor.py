@@ -9,7 +9,7 @@ from torch import Tensor
 from linear_rope.checks import check_at_least_one
 from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall, of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
-from linear_rope.tracing import in_backward_pass, is_watched
+from linear_rope.tracing import in_backward_pass, is_watched, not_compiled, place_in_graph
 
 
 class FavorPlus(FeatureMap):
@@ -49,6 +49,9 @@ class FavorPlus(FeatureMap):
     estimates_softmax = True
 
     omega: Tensor
+    # Autograd's nodes have numbers, which in a thread go up. From these on they are of calls with the present features:
+    # nodes of the call itself, and that of a function around it which repeats it. And the number at the last call.
+    _first, _last = (0, 0), 0
 
     def __init__(
         self,
@@ -95,7 +98,8 @@ class FavorPlus(FeatureMap):
     def redraw(self, draw: int) -> None:
         """Replace the random features by draw number ``draw`` (0 is the one made at construction).
 
-        By a new tensor: a forward pass that is still to be differentiated keeps the features it had.
+        By a new tensor: a forward pass that is still to be differentiated keeps the features it had, unless activation
+        checkpointing is to repeat it.
         """
         # An evaluation in inference mode must not leave a tensor that training cannot use.
         with torch.inference_mode(False):
@@ -104,17 +108,29 @@ class FavorPlus(FeatureMap):
     def maybe_redraw(self) -> None:
         """Count a training call, and redraw when ``redraw_every`` of them have passed; does nothing in eval mode.
 
-        The forward pass that activation checkpointing repeats during a backward pass is not a call. In a compiled
-        model this is a graph break.
+        The forward pass that activation checkpointing repeats during a backward pass is not a call; after a redraw it
+        is a ValueError, as its gradients would be wrong. In a compiled model this is a graph break.
         """
         if self.training and self.redraw_every is not None:
             self._count_call(self.redraw_every)
 
+    @not_compiled
     def _count_call(self, redraw_every: int) -> None:
+        number, in_function = place_in_graph()
         if in_backward_pass():
+            if number < self._first[in_function]:
+                raise ValueError(
+                    f"redraw_every is {redraw_every}, and the features of a checkpointed forward pass were drawn again "
+                    "before its backward pass; call backward before the next forward pass, or give redraw_every=None"
+                )
             return
+        if number < self._last:  # another thread began at 0
+            self._first, self._last = (0, 0), 0
         if self._calls and self._calls % redraw_every == 0:
             self.redraw(self._calls // redraw_every)
+            # A function around a call, which then has no nodes itself, is made after the call before.
+            self._first = number, number if torch.is_grad_enabled() else self._last
+        self._last = number
         self._calls += 1
 
     def get_extra_state(self) -> Tensor:

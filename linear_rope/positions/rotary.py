@@ -132,6 +132,8 @@ def rotation_at(positions: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _rotation_at(positions: tuple[float, ...], turn: Turn, dtype: torch.dtype) -> Tensor:
+    if not all(map(math.isfinite, positions)):
+        raise ValueError(f"positions hold {next(x for x in positions if not math.isfinite(x))}; give finite numbers")
     if not positions or not all(position >= 0 and position == int(position) for position in positions):
         return rope_rotation(torch.tensor(positions, dtype=torch.float64, device="cpu"), turn, dtype)
     # A product, for the trigonometry of so few numbers wakes a team of threads, which takes longer than all the rest.

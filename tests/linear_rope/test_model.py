@@ -128,6 +128,8 @@ def test_what_is_recommended_is_the_same_in_a_model_and_alone() -> None:
     both_sides = LinearRoPEAttention.recommended(16, 2, causal=False, qk_norm=True)
     both_sides.load_state_dict(attention.state_dict())
     assert_identical(both_sides(x), plain(x))
+    # A position that is a decay itself takes the recommended one's place.
+    assert ModelConfig.recommended(position="alibi") == ModelConfig(feature_map="elu+1", position="alibi")
 
 
 def test_every_addition_to_an_attention_can_be_one_layer_s() -> None:

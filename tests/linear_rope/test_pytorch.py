@@ -6,6 +6,8 @@ test_linear_attention.py. What repeats the same operations is compared bit for b
 
 import copy
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope import CausalLM, EluPlusOne, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
 from linear_rope.attention import GatedDelta, Retention, RoPEAttention, WindowedFavor
 from tests.linear_rope.attention.modules import ALL_NORMED
 from tests.linear_rope.tensors import (
@@ -29,6 +31,8 @@ from tests.linear_rope.tensors import (
     TOLERANCES,
     assert_identical,
     assert_near,
+    assert_refused,
+    attended,
     random,
     take,
 )
@@ -235,6 +239,30 @@ def test_activation_checkpointing_changes_nothing(causal: bool, use_reentrant: b
     assert_identical(train(module, forward, steps), train(plain, plain, steps))
     assert_identical(dict(module.state_dict()), dict(plain.state_dict()))
     assert int(module.state_dict()["feature_map._extra_state"]) == steps
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_a_checkpointed_pass_before_a_redraw_is_refused_and_no_other(backend: str | None, use_reentrant: bool) -> None:
+    """Its gradients would be those of a mixture of old and new features."""
+    module, x = make(redraw_every=1, num_features=6), random(2, SHORT, DIM).requires_grad_()
+    called = module if backend is None else torch.compile(module, backend=backend)
+    forward = partial(checkpoint, called, use_reentrant=use_reentrant)
+    outputs = [forward(x), forward(2 * x)]
+    with torch.no_grad():
+        module(x)
+    for y in outputs:
+        assert_refused(y.sum().backward, ["redraw_every is 1", "checkpointed", "None"])
+    last = checkpoint(lambda x: attended(*[module(x)[:, None]] * 3, feature_map=EluPlusOne()), x, use_reentrant=False)
+    module(x)
+    assert_refused(last.sum().backward, ["redraw_every is 1"])  # also where an operator in Python comes last
+    # After passes that nothing repeats, and in a thread, whose nodes have numbers of their own.
+    for before in (forward, module):
+        before(x)
+        forward(x).sum().backward()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: forward(x).sum().backward()).result()
 
 
 def _train_one_of_two(rank: int, folder: str, form: str, way: str) -> None:

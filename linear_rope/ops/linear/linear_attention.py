@@ -120,7 +120,7 @@ def linear_attention(
         raise ValueError(
             f"segments were given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are in none together"
         )
-    segments = segments_of(segment_ids, cu_seqlens, q[:, 0], key_padding_mask)
+    segments = segments_of(segment_ids, cu_seqlens, q.transpose(1, 2), key_padding_mask)
     if segments is not None:
         if positions is None and angles is None:
             positions = positions_within(segments, key_padding_mask)

@@ -99,7 +99,7 @@ def test_weights_reproduce_the_output(name: str, causal: bool) -> None:
         y = y if added is None else y + added
     assert_near(module._merge(y, projected), module(held, key_padding_mask=mask))
     if isinstance(module, LinearRoPEAttention | SoftmaxRoPEAttention):
-        matrices = attention_matrices(module, held, mask, None, None)
+        matrices = attention_matrices(module, held, None, mask)
         assert_near(matrices.weights, weights)
         assert not any(each.transpose(1, 2)[mask].any() for each in matrices[:3])
 
@@ -115,6 +115,8 @@ def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool) -> None:
     x = random(2, LENGTH, DIM).requires_grad_()
     wanted = torch.zeros_like(x)
     found_weights = module.attention_weights(x, padding, segment_ids=ids)
+    is_measured = isinstance(module, LinearRoPEAttention | SoftmaxRoPEAttention)
+    matrices = attention_matrices(module, x, None, padding, segment_ids=ids)[:3] if is_measured else ()
     for row in range(2):
         for segment in IDS[row].unique():
             at = (IDS[row] == segment).nonzero().squeeze(-1)
@@ -123,6 +125,9 @@ def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool) -> None:
             weights = found_weights[row][:, at]
             assert_near(weights[..., at], module.attention_weights(alone, of)[0])
             assert not weights[..., IDS[row] != segment].any()
+            if is_measured and not (of is not None and of.all()):
+                expected = attention_matrices(module, alone, None, of)[:3]
+                assert_near([each[row][:, at][..., at] for each in matrices], [each[0] for each in expected])
     found = module(x, key_padding_mask=padding, segment_ids=ids)
     inputs = [x, *module.parameters()]
     assert_near([found, *gradients(found, inputs)], [wanted, *gradients(wanted, inputs)])
@@ -188,7 +193,7 @@ def test_states_change_places_are_saved_moved_and_detached(name: str) -> None:
     assert torch.autograd.grad(y.sum(), x, allow_unused=True)[0] is None
 
     # float32 has 24 digits, of which a sum over ten tokens leaves some.
-    small = state.to(dtype=torch.float32)
+    small = state.to(torch.float32)
     assert small.position.dtype == torch.int64
     assert_near(module.step(x[:, 11:], small)[0], wanted, 1e-5)
     assert module.step(x[:, 11:], state.to("cpu", torch.float64))[0].equal(wanted)

@@ -8,6 +8,7 @@ from torch import nn
 
 from linear_rope import Encoder, EncoderDecoder, LinearRoPEAttention, ModelConfig
 from linear_rope.diagnostics import diagnose, diagnose_model
+from linear_rope.interop.roformer import RoFormerEncoder
 from tests.linear_rope.tensors import random
 
 
@@ -21,6 +22,9 @@ def test_every_layer_of_a_model_is_measured_on_its_input(attention):
     block = model.blocks[0]
     normed = block.attention_norm(model.embedding(tokens, torch.arange(7)))
     assert measured["blocks.0.attention"] == diagnose(block.attention, normed, mask)
+    packed = diagnose_model(model, tokens[:1], segment_ids=torch.tensor([[0] * 3 + [1] * 4]))["blocks.0.attention"]
+    assert packed == diagnose(block.attention, normed[:1], cu_seqlens=torch.tensor([0, 3, 7]))
+    assert list(diagnose_model(RoFormerEncoder(config), tokens)) == list(measured)  # it calls with segment_ids=None
 
 
 def test_cross_attention_of_a_model_is_measured():

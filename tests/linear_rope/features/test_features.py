@@ -315,5 +315,5 @@ def test_yarn_s_temperature_is_for_maps_of_scores(name: str) -> None:
     # Diagnostics have the same scale.
     torch.manual_seed(0)
     module = LinearRoPEAttention(8, 2, feature_map=name, rope="before", rope_scaling=YARN).double()
-    found = attention_matrices(module, random(2, 9, 8), None, None, None)
+    found = attention_matrices(module, random(2, 9, 8))
     assert_near([found.weights, found.kernel], [module.attention_weights(random(2, 9, 8)), found.weights])

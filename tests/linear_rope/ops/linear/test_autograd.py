@@ -278,11 +278,13 @@ def test_what_is_kept_for_backward_is_narrower_than_features(rope: str, denomina
 
 
 @CAUSAL
-def test_an_empty_batch_has_gradients(form: str, causal: bool) -> None:
-    qkv = leaves(0, 7)
-    output = attended(*qkv, feature_map=FavorPlus(D, M), causal=causal, implementation=form)
-    assert output.shape == (0, HEADS, 7, D)
-    assert [x.shape for x in torch.autograd.grad(output.sum(), qkv)] == [x.shape for x in qkv]
+@pytest.mark.parametrize("shape", [(0, HEADS, 7, D), (2, 0, 7, D)])
+def test_no_sequences_and_no_heads_have_gradients(form: str, shape: tuple[int, ...], causal: bool) -> None:
+    qkv = [torch.empty(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    for ids in (None, torch.arange(7).expand(shape[0], 7)):
+        output = attended(*qkv, feature_map=FavorPlus(D, M), causal=causal, implementation=form, segment_ids=ids)
+        assert output.shape == shape
+        assert [x.shape for x in torch.autograd.grad(output.sum(), qkv)] == [x.shape for x in qkv]
 
 
 @CAUSAL
