@@ -40,9 +40,9 @@ class AttentionMatrices(NamedTuple):
 def attention_matrices(
     attention: RoPEAttention,
     x: Tensor,
-    context: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
     positions: Positions | None = None,
+    context: Tensor | None = None,
     segment_ids: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> AttentionMatrices:

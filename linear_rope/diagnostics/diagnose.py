@@ -44,7 +44,7 @@ def diagnose(
         ValueError: another kind of module, shapes that do not fit, a context for a causal attention, or a mask that
             leaves no key at all; the message says what would do.
     """
-    measured = _diagnose(attention, x, context, key_padding_mask, positions, segment_ids, cu_seqlens)
+    measured = _diagnose(attention, x, key_padding_mask, positions, context, segment_ids, cu_seqlens)
     warn_of_collapse({type(attention).__name__: measured})
     return measured
 
@@ -85,7 +85,8 @@ def diagnose_model(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, A
         assert isinstance(module, RoPEAttention)
         calls[module] += 1
         name = names[module] if calls[module] == 1 else f"{names[module]}#{calls[module]}"
-        measured[name] = _diagnose(module, *arguments, **keywords)
+        in_order = ("x", "context", "key_padding_mask", "positions")  # of the attention's own call
+        measured[name] = _diagnose(module, **dict(zip(in_order, arguments, strict=False)), **keywords)
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))

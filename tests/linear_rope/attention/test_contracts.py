@@ -99,7 +99,7 @@ def test_weights_reproduce_the_output(name: str, causal: bool) -> None:
         y = y if added is None else y + added
     assert_near(module._merge(y, projected), module(held, key_padding_mask=mask))
     if isinstance(module, LinearRoPEAttention | SoftmaxRoPEAttention):
-        matrices = attention_matrices(module, held, None, mask)
+        matrices = attention_matrices(module, held, mask)
         assert_near(matrices.weights, weights)
         assert not any(each.transpose(1, 2)[mask].any() for each in matrices[:3])
 
@@ -116,7 +116,7 @@ def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool) -> None:
     wanted = torch.zeros_like(x)
     found_weights = module.attention_weights(x, padding, segment_ids=ids)
     is_measured = isinstance(module, LinearRoPEAttention | SoftmaxRoPEAttention)
-    matrices = attention_matrices(module, x, None, padding, segment_ids=ids)[:3] if is_measured else ()
+    matrices = attention_matrices(module, x, padding, segment_ids=ids)[:3] if is_measured else ()
     for row in range(2):
         for segment in IDS[row].unique():
             at = (IDS[row] == segment).nonzero().squeeze(-1)
@@ -126,7 +126,7 @@ def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool) -> None:
             assert_near(weights[..., at], module.attention_weights(alone, of)[0])
             assert not weights[..., IDS[row] != segment].any()
             if is_measured and not (of is not None and of.all()):
-                expected = attention_matrices(module, alone, None, of)[:3]
+                expected = attention_matrices(module, alone, of)[:3]
                 assert_near([each[row][:, at][..., at] for each in matrices], [each[0] for each in expected])
     found = module(x, key_padding_mask=padding, segment_ids=ids)
     inputs = [x, *module.parameters()]
