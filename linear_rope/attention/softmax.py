@@ -235,7 +235,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 slopes = slopes.masked_fill(_later(slopes.shape[-2], slopes.shape[-1], q.device), -torch.inf)
             bias = slopes if bias is None else bias + slopes
         keys = at[1].shape[-1]
-        if self.window is not None and keys > self.window:
+        # The same at every length where a graph is made, which would keep the answer for the traced one.
+        if self.window is not None and (torch.compiler.is_compiling() or keys > self.window):
             unseen = _unseen(q.shape[2], keys, self.window, mask, q.device)
             bias = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias
             bias = bias.masked_fill(unseen, -torch.inf)
@@ -274,8 +275,10 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     def _kept(self, k: Tensor, v: Tensor, mask: Tensor | None, sums: Tensor | None) -> dict[str, Any]:
         """What goes into the cache; of a window the last keys of each sequence."""
-        if self.window is not None and k.shape[2] > self.window:
-            order = last_where(~_mask_of(k, mask))[:, -self.window :]
+        if self.window is not None and (torch.compiler.is_compiling() or k.shape[2] > self.window):
+            keys = k.shape[2]
+            last = torch.arange(torch.sym_max(keys - self.window, 0), keys, device=k.device)
+            order = last.expand(k.shape[0], -1) if mask is None else last_where(~mask)[:, last]
             k, v = in_order(k, order), in_order(v, order)
             mask = None if mask is None else mask.gather(1, order)
             sums = None if sums is None else in_order(sums, order)

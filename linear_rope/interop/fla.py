@@ -42,6 +42,7 @@ def from_fla(
     num_heads: int,
     feature_map: str = "identity",
     do_feature_map_norm: bool = False,
+    elementwise_affine: bool = True,
     gate_fn: str = "swish",
     norm_eps: float = 1e-5,
     gate_logit_normalizer: float = 16.0,
@@ -51,11 +52,13 @@ def from_fla(
     Args:
         layer: its class: "LinearAttention" (with ``feature_map`` "elu", "relu" or "identity"), "MultiScaleRetention" or
             "SimpleGatedLinearAttention" ("identity" for None there, "relu" or "silu"), with values as wide as keys and
-            no convolutions. With fewer heads of them the first alone: there, decays are of the queries' heads.
+            no convolutions. With fewer heads of them the first alone: there, decays are of the queries' heads. Of the
+            first ``norm_q`` and ``norm_k``, of which its state does not tell either, have to be False.
         state: its state dict; float32 or float64.
         num_heads: its argument, as are those that follow; the state does not tell of them.
         feature_map: as above.
         do_feature_map_norm: whether it divides by the sum of the weights.
+        elementwise_affine: False if "LinearAttention" normalises its output without weights; the others always do it.
         gate_fn: "swish" or "sigmoid", where it has a gate.
         norm_eps: of the norm of its output.
         gate_logit_normalizer: what the logarithm of its decay is divided by.
@@ -71,24 +74,27 @@ def from_fla(
     maps, rope, decay = LAYERS[layer]
     check_choice("feature_map", feature_map, tuple(maps))
     check_choice("gate_fn", gate_fn, tuple(GATES))
-    (head_dim, kv_heads), norm = _check(state, num_heads, decay), next((name for name in NORMS if name in state), None)
+    head_dim, kv_heads = _check(state, num_heads, decay)
+    gain = next((state[name] for name in NORMS if name in state), None)
+    if gain is None and not (layer == "LinearAttention" and elementwise_affine):
+        gain = state["q_proj.weight"].new_ones(head_dim)
     gated, dim = "g_proj.weight" in state, state["q_proj.weight"].shape[1]
     made: dict[str, Any] = {"rope": rope, "feature_map": maps[feature_map](), "output_gate": gated and GATES[gate_fn]}
     made["denominator"] = "unrotated" if do_feature_map_norm else "none"
     kept = GatedDecay(dim, num_heads, temperature=gate_logit_normalizer) if decay == "gate" else decay
-    made |= {"decay": kept, "output_norm": norm is not None, "head_dim": head_dim, "kv_heads": kv_heads}
+    made |= {"decay": kept, "output_norm": gain is not None, "head_dim": head_dim, "kv_heads": kv_heads}
     attention = LinearRoPEAttention(dim, num_heads, causal=True, **made).to(state["q_proj.weight"])
 
     found = {
         f"{PROJECTIONS[name]}.weight": state[f"{name}.weight"] for name in PROJECTIONS if gated or name != "g_proj"
     }
-    factor = 1.0 if norm is None else math.sqrt(EPS / norm_eps)
+    factor = 1.0 if gain is None else math.sqrt(EPS / norm_eps)
     found["value.weight"] = found["value.weight"] * (factor if do_feature_map_norm else factor * head_dim**-0.5)
     if rope == "after":
         order = torch.arange(num_heads * head_dim).view(num_heads, 2, -1).mT.flatten()
         found |= {f"{name}.weight": found[f"{name}.weight"][order] for name in ("query", "key")}
-    if norm is not None:
-        found["output_norm.gain"] = state[norm]
+    if gain is not None:
+        found["output_norm.gain"] = gain
     if isinstance(kept, GatedDecay):
         found["decay.weight"] = state["gk_proj.weight"]
         start = torch.tensor(kept.start, dtype=torch.float64)

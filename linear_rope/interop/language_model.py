@@ -5,6 +5,7 @@ With linear attention the cache does not grow. What ``save_pretrained`` writes i
 ``trust_remote_code`` where this module was imported.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +18,13 @@ from transformers.utils.generic import can_return_tuple
 
 from linear_rope.decoding import reordered
 from linear_rope.interop.settings import settings_of, shape_of
+from linear_rope.interop.transformers import PACKED, UNPACK, packing
 from linear_rope.model import CausalLM
 
 FILE = "modeling_linear_rope"
 """the Python file beside saved weights, which names the classes"""
-NOT_TAKEN = ("inputs_embeds", "position_ids", "output_attentions", "output_hidden_states")
-"""arguments of other language models; positions are counted from the mask"""
+LOSS = ("num_items_in_batch", "ignore_index", "shift_labels")
+"""arguments of transformers' loss"""
 
 
 class LinearRoPEConfig(PreTrainedConfig):
@@ -152,20 +154,28 @@ class LinearRoPEForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Scores, and the loss of labels that are given (−100 is left out, and they are shifted here).
 
-        ``attention_mask`` is (B, length with the cache), 0 at padding, on either side.
+        ``attention_mask`` is (B, length with the cache), 0 at padding, on either side; positions are counted from it.
+        ``options`` are those of the loss, and ``seq_idx`` or ``cu_seq_lens_q`` of packed sequences, without a cache.
 
         Raises:
             ValueError: an argument that is not taken, another cache, or another mask.
         """
-        for name in NOT_TAKEN:
-            if (given := options.pop(name, None)) is not None and given is not False:
+        packed = packing(options)
+        taken = (*LOSS, *PACKED) if packed else LOSS
+        for name, given in options.items():
+            if name not in taken and given is not None and given is not False:
                 raise ValueError(f"{name} was given, which LinearRoPEForCausalLM does not take; leave it out")
+        if packed and (use_cache or past_key_values is not None):
+            raise ValueError(
+                "use_cache or past_key_values was given with packed sequences, which no cache goes on from; leave both "
+                f"out, or {UNPACK}"
+            )
         padding = _padding(attention_mask, input_ids)
-        use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
+        use_cache = self.config.use_cache and not self.training and not packed if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = LinearRoPECache()
         if past_key_values is None:
-            logits = self.model(input_ids, padding)[:, -logits_to_keep:]
+            logits = self.model(input_ids, padding, **packed)[:, -logits_to_keep:]
         elif not isinstance(past_key_values, LinearRoPECache):
             kind = type(past_key_values).__name__
             raise ValueError(f"past_key_values is a {kind}; give a LinearRoPECache, or none")
@@ -177,7 +187,8 @@ class LinearRoPEForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values.length += input_ids.shape[1]
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **options)
+            of_loss = {name: options[name] for name in LOSS if name in options}
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **of_loss)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
     def save_pretrained(self, save_directory: Any, *arguments: Any, **options: Any) -> None:
@@ -199,6 +210,12 @@ class LinearRoPEForCausalLM(PreTrainedModel, GenerationMixin):
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.model.embedding.tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        """Those of the output are the same; the configurations follow."""
+        self.model.embedding.tokens = value
+        self.model.config = replace(self.model.config, vocab_size=value.num_embeddings)
+        self.config.model, self.config.vocab_size = settings_of(self.model.config), value.num_embeddings
 
 
 def _padding(attention_mask: Tensor | None, input_ids: Tensor) -> Tensor | None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from linear_rope.diagnostics.diagnose import evaluating
 from linear_rope.model import CausalLM
 from linear_rope.states import mapped
 
@@ -44,29 +45,29 @@ def save(model: CausalLM, directory: Path) -> list[Path]:
     """
     if not isinstance(model, CausalLM):
         raise ValueError(f"model is a {type(model).__name__}; give a CausalLM")
-    model = model.eval()
-    device = next(model.parameters()).device
-    tokens = [torch.zeros(*shape, dtype=torch.int64, device=device) for shape in ((2, 70), (3, 71), (2, 1))]
-    state, other = (model.prefill(each)[1] for each in tokens[:2])
-    before = _tensors(state)
-    pairs = zip(before.values(), _tensors(other).values(), strict=True)
-    # What depends on batch or length is another number in another prompt.
-    free = [
-        {axis: DYNAMIC for axis, sizes in enumerate(zip(x.shape, y.shape, strict=True)) if sizes[0] != sizes[1]}
-        for x, y in pairs
-    ]
-    after, both = ["logits", *(f"new_{name}" for name in before)], {0: DYNAMIC, 1: DYNAMIC}
-    one, names = {0: DYNAMIC}, ["tokens", *before]
-    calls: list[tuple[str, nn.Module, tuple[Tensor, ...], list[str], list[str], tuple[Any, ...]]] = [
-        ("model", model, (tokens[0],), names[:1], after[:1], (both,)),
-        ("prefill", _Prefill(model), (tokens[0],), names[:1], after, (both,)),
-        ("step", _Prefill(model, state), (tokens[2], *before.values()), names, after, (one, tuple(free))),
-    ]
-    paths = []
-    for name, module, inputs, given, outputs, shapes in calls:
-        paths.append(directory / f"{name}.onnx")
-        torch.onnx.export(
-            module, inputs, paths[-1], input_names=given, output_names=outputs, dynamic_shapes=shapes, dynamo=True,
-            external_data=False, verbose=False,
-        )  # fmt: skip
+    with evaluating(model):
+        device = next(model.parameters()).device
+        tokens = [torch.zeros(*shape, dtype=torch.int64, device=device) for shape in ((2, 70), (3, 1), (2, 1))]
+        state, other = (model.prefill(each)[1] for each in tokens[:2])
+        before = _tensors(state)
+        pairs = zip(before.values(), _tensors(other).values(), strict=True)
+        # What depends on batch or length is another number in another prompt; of a window too, if that is of one token.
+        free = [
+            {axis: DYNAMIC for axis, sizes in enumerate(zip(x.shape, y.shape, strict=True)) if sizes[0] != sizes[1]}
+            for x, y in pairs
+        ]
+        after, both = ["logits", *(f"new_{name}" for name in before)], {0: DYNAMIC, 1: DYNAMIC}
+        one, names = {0: DYNAMIC}, ["tokens", *before]
+        calls: list[tuple[str, nn.Module, tuple[Tensor, ...], list[str], list[str], tuple[Any, ...]]] = [
+            ("model", model, (tokens[0],), names[:1], after[:1], (both,)),
+            ("prefill", _Prefill(model), (tokens[0],), names[:1], after, (both,)),
+            ("step", _Prefill(model, state), (tokens[2], *before.values()), names, after, (one, tuple(free))),
+        ]
+        paths = []
+        for name, module, inputs, given, outputs, shapes in calls:
+            paths.append(directory / f"{name}.onnx")
+            torch.onnx.export(
+                module, inputs, paths[-1], input_names=given, output_names=outputs, dynamic_shapes=shapes, dynamo=True,
+                external_data=False, verbose=False,
+            )  # fmt: skip
     return paths

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linear_rope.blocks import Block, check_tokens
+from linear_rope.blocks import Block, check_tokens, initialise
 from linear_rope.model import Encoder
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.segments import positions_within, segments_of
@@ -35,6 +35,7 @@ class RoFormerEncoder(Encoder):
         for module in self.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = norm_eps
+        initialise(self, config)  # what was made here too
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +32,8 @@ NOT_LINEAR = {
     "sliding_window": "sees a window only",
 }
 UNPACK = "give each sequence a row of its own, padded, with an attention_mask"
+PACKED = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+"""what models of transformers are told of sequences packed in a row, besides positions that begin anew"""
 WIDTHS = ("qk_head_dim", "head_dim", "attention_head_size")
 """what attentions of transformers call the width of their heads' queries"""
 
@@ -220,6 +222,14 @@ def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
     return linear_rope_attention_forward
 
 
+def packing(asked: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What :data:`PACKED` tells, as this library's attentions and models take it; nothing if there is none."""
+    for name, theirs in (("segment_ids", "seq_idx"), ("cu_seqlens", "cu_seq_lens_q")):
+        if asked.get(theirs) is not None:
+            return {name: asked[theirs]}
+    return {}
+
+
 def _packed(
     query: Tensor, key: Tensor, attention_mask: Tensor | None, segments: Tensor | None, asked: dict[str, Any]
 ) -> dict[str, Any]:
@@ -228,11 +238,7 @@ def _packed(
     ``attention_mask`` (B, K) is True where not padding; ``segments`` (B, N) are those that the mask of packed sequences
     told; ``position_ids`` (B or 1, N) are of the last N keys. Keys of a cache would be of nobody knows which sequence.
     """
-    found: dict[str, Any] = {}
-    of_model = ("segment_ids", asked.get("seq_idx")), ("cu_seqlens", asked.get("cu_seq_lens_q"))
-    for name, given in (("segment_ids", segments), *of_model):
-        if given is not None and not found:
-            found[name] = given
+    found = packing(asked) if segments is None else {"segment_ids": segments}
     position_ids = asked.get("position_ids")
     if not found and isinstance(position_ids, Tensor) and position_ids.dim() == 2 and position_ids.shape[1] > 1:
         places = position_ids

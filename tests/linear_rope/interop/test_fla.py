@@ -59,8 +59,8 @@ def theirs(layer: str, state: dict[str, Tensor], x: Tensor, **options: Any) -> T
         rows.append(y)
     y = torch.stack(rows, dim=1)
     norms = [value for name, value in state.items() if "norm" in name]
-    if norms:
-        y = y / (y.square().mean(-1, keepdim=True) + options.get("norm_eps", EPS)).sqrt() * norms[0]
+    if norms or layer != LINEAR or not options.get("elementwise_affine", True):
+        y = y / (y.square().mean(-1, keepdim=True) + options.get("norm_eps", EPS)).sqrt() * (*norms, 1)[0]
     if "g_proj.weight" in state:
         gate = F.linear(x, state["g_proj.weight"]).unflatten(-1, (HEADS, D))
         y = y * (gate.sigmoid() if options.get("gate_fn") == "sigmoid" else F.silu(gate))
@@ -75,9 +75,13 @@ CASES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     (LINEAR, (), {"feature_map": "elu", "do_feature_map_norm": True}),
     (LINEAR, ("norm.weight",), {"feature_map": "elu", "do_feature_map_norm": True}),
     (LINEAR, (), {}),
+    (LINEAR, (), {"feature_map": "elu", "elementwise_affine": False}),
     (LINEAR, SHARED, {"feature_map": "elu", "do_feature_map_norm": True}),
     (RETENTION, ("g_proj.weight", "g_norm_swish_gate.weight"), {}),
     (RETENTION, ("g_norm.weight",), {"feature_map": "silu"}),
+    (RETENTION, (), {"norm_eps": 1e-2, "elementwise_affine": False}),
+    (RETENTION, ("g_proj.weight",), {}),
+    (SIMPLE, GATED, {}),
     (SIMPLE, (*GATED, "g_norm_swish_gate.weight"), {}),
     (SIMPLE, (*GATED, "g_norm.weight"), {"gate_fn": "sigmoid", "gate_logit_normalizer": 4, "feature_map": "relu"}),
 ]

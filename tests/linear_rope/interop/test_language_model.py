@@ -140,6 +140,29 @@ def test_what_is_saved_is_loaded_by_a_process_that_knows_transformers_alone(kind
     assert_identical(torch.load(tmp_path / "tokens"), model(text()))
 
 
+@EVERY
+def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
+    _, theirs = both(kind)
+    rows = [{"input_ids": text(length, 1)[0]} for length in (4, 1, 6)]
+    alone = torch.cat([theirs(row["input_ids"][None]).logits for row in rows], dim=1)
+    for option in ("return_seq_idx", "return_flash_attn_kwargs"):
+        collate = transformers.DataCollatorWithFlattening(return_position_ids=False, **{option: True})
+        found, labels = theirs(**collate(rows), num_items_in_batch=8), collate(rows)["labels"][0, 1:]
+        assert_near(found.logits, alone, 1e-5)
+        assert_near(found.loss, F.cross_entropy(alone[0, :-1], labels, reduction="sum") / 8, 1e-5)
+
+
+def test_a_vocabulary_of_another_size_is_in_all_that_tells_of_it(tmp_path: Path) -> None:
+    model, theirs = both("elu+1")
+    theirs.resize_token_embeddings(TOKENS + 3)
+    grown = theirs(text() + 3, labels=text() + 3)
+    assert grown.logits.shape[-1] == theirs.config.vocab_size == theirs.model.config.vocab_size == TOKENS + 3
+    assert_near(theirs(text()).logits[..., :TOKENS], model(text()), 1e-6)
+    theirs.save_pretrained(tmp_path)
+    again = LinearRoPEForCausalLM.from_pretrained(tmp_path)
+    assert_identical(again(text() + 3, labels=text() + 3).loss, grown.loss)
+
+
 def test_every_shape_goes_through_json() -> None:
     shapes = [ModelConfig(**each) for each in MODELS.values()]
     shapes.append(ModelConfig(rope_scaling=YaRN(factor=4.0, original_length=64), position="rope-before"))
@@ -150,7 +173,10 @@ def test_every_shape_goes_through_json() -> None:
 
 
 REFUSED = [
-    (lambda: both("elu+1")[1](text(), position_ids=text()), ["position_ids"]),
+    *((lambda name=name: both("elu+1")[1](text(), **{name: text()}), [name]) for name in ("position_ids", "lables")),
+    (lambda: both("elu+1")[1](text(), max_length_q=9), ["max_length_q"]),
+    (lambda: both("elu+1")[1](text(), seq_idx=text(), use_cache=True), ["use_cache", "packed"]),
+    (lambda: both("elu+1")[1](text(), seq_idx=text(), past_key_values=LinearRoPECache()), ["past_key_values"]),
     (
         lambda: both("elu+1")[1](text(), past_key_values=transformers.DynamicCache()),
         ["past_key_values", "DynamicCache"],

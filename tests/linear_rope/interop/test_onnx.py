@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
-from linear_rope.interop.onnx import save
-from tests.linear_rope.tensors import assert_near, assert_refused
+from linear_rope.interop.onnx import _Prefill, save
+from tests.linear_rope.tensors import assert_near, assert_refused, random
 
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -33,6 +33,7 @@ def causal(feature_map: str, **settings: Any) -> nn.Module:
 ATTENTIONS = [
     pytest.param(causal("elu+1"), id="elu+1"),
     pytest.param(SoftmaxRoPEAttention(DIM, HEADS, causal=True), id="softmax"),
+    pytest.param(SoftmaxRoPEAttention(DIM, HEADS, causal=True, window=90), id="window"),
 ]
 SLOW = [
     *[causal(name) for name in ("favor+", "relu")],
@@ -62,8 +63,25 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
         assert_near(y, module(x), ROUNDING)
 
 
-MODELS: list[Any] = [{"attention": "softmax", "position": "learned", "max_length": 400}]
+@pytest.mark.parametrize("options", [{"decay": "gate"}, {"rope": "none", "score_positions": "t5"}])
+@pytest.mark.parametrize("window", [8, 90])
+@torch.no_grad()
+def test_a_window_is_exported_for_shorter_and_longer_sequences(window: int, options: dict[str, Any]) -> None:
+    module = SoftmaxRoPEAttention(DIM, HEADS, causal=True, window=window, **options).double().eval()
+    for each in (module, _Prefill(module)):
+        traced, free = (random(2, 70, DIM),), ({0: DYNAMIC, 1: DYNAMIC},)
+        exported = torch.export.export(each, traced, dynamic_shapes=free).module()
+        for length in (2, 5, 70, 131):
+            x = random(3, length, DIM, seed=length)
+            assert_near(exported(x), each(x))
+
+
+MODELS: list[Any] = [
+    {"attention": "softmax", "position": "learned", "max_length": 400},
+    {"attention": "softmax", "position": "rope-before", "window": 5},
+]
 SLOW_MODELS = [
+    {"attention": "softmax", "position": "rope-before", "window": 90, "decay": "gate"},
     {"feature_map": "elu+1", "short_conv": 3},
     {"feature_map": "favor+", "decay": "gate"},
     {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
@@ -77,7 +95,10 @@ def test_a_model_goes_on_from_its_prompt_token_by_token(settings: dict[str, Any]
     model = CausalLM(ModelConfig(**{"layers": 1} | settings, dim=DIM, heads=HEADS, vocab_size=30)).eval()
     for parameter in model.parameters():
         parameter.mul_(4)
+    model.blocks.train()
     whole, prefill, step = map(onnxruntime.InferenceSession, save(model, tmp_path))
+    assert [model.training, model.blocks.training] == [False, True]
+    model.eval()
     for batch, length, prompt in ((1, 9, 1), (3, 140, 131)):
         tokens = torch.randint(30, (batch, length), generator=torch.Generator().manual_seed(0))
         expected = model(tokens)

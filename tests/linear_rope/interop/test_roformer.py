@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linear_rope import ModelConfig
 from linear_rope.interop.transformers import RoFormerEncoder
-from tests.linear_rope.tensors import assert_identical, assert_refused
+from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -53,6 +54,14 @@ def test_roformer_s_weights_give_its_outputs() -> None:
     again = RoFormerEncoder(encoder.config, token_types=3).eval()
     again.load_state_dict(encoder.state_dict(), strict=True)
     assert_identical(again(tokens), encoder(tokens))
+
+
+def test_a_fresh_encoder_is_that_of_its_seed() -> None:
+    one, same, other = (RoFormerEncoder(ModelConfig(seed=seed, initial_std=0.5)).state_dict() for seed in (0, 0, 1))
+    assert_identical(same, one)
+    for name in ("blocks.0.attention.query.weight", "token_types.weight"):
+        assert not torch.equal(one[name], other[name])
+        assert_near(one[name].std(), torch.tensor(0.5), 0.2)
 
 
 def test_roformer_s_weights_around_linear_attention() -> None:
