@@ -181,9 +181,9 @@ class Lines(Drawing):
         if quantity.scale != "linear":
             axes.set_yscale(quantity.scale, **({"linthresh": quantity.linthresh} if quantity.scale == "symlog" else {}))
         self._beneath(axes, part)
-        values = list(part[self.figure.line].unique())
-        for place, value in enumerate(values):
-            self._line(axes, part[part[self.figure.line] == value], place - (len(values) - 1) / 2, quantity)
+        at = part.groupby(self.figure.x)[self.figure.line].unique().map(list)
+        for value in part[self.figure.line].unique():
+            self._line(axes, part[part[self.figure.line] == value], at, quantity)
         number_axis(axes.yaxis, quantity)
         if quantity.scale != "linear":
             label_powers_of_ten(axes)
@@ -228,8 +228,11 @@ class Lines(Drawing):
             beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             axes.annotate(f"{place:,.0f}", (place, 0.02 + 0.06 * number), (3, 0), color=color, fontsize=8, **beside)
 
-    def _line(self, axes: Axes, rows: pd.DataFrame, aside: float, quantity: Quantity) -> None:
-        """Thin lines, bands or bars, then the mean of the finished runs; a cross where another one ends."""
+    def _line(self, axes: Axes, rows: pd.DataFrame, at: "pd.Series[Any]", quantity: Quantity) -> None:
+        """Thin lines, bands or bars, then the mean of the finished runs; a cross where another one ends.
+
+        ``at`` has the lines of the panel at each place.
+        """
         figure, value = self.figure, rows[self.figure.line].iloc[0]
         look = self.looks(rows)[value] if figure.line in OWN_LOOK else self.every_look[value]
         color, whole = look["color"], rows[rows["done"]]
@@ -245,7 +248,8 @@ class Lines(Drawing):
             axes.fill_between(found.index, found["low"], found["high"], color=color, alpha=0.2, lw=0)
         places = found.index
         if figure.spread in ("interval", "marks"):  # side by side, so that no interval covers another
-            places = self._aside(axes, found.index, aside)
+            steps = np.array([at[x].index(value) - (len(at[x]) - 1) / 2 for x in found.index])
+            places = self._aside(axes, found.index, steps)
             reach = [found["mean"] - found["low"], found["high"] - found["mean"]]
             axes.errorbar(places, found["mean"], yerr=reach, color=color, capsize=2.5, linewidth=1, linestyle="none")
         for _, run in rows[~rows["done"]].groupby("seed") if not rows["done"].all() else ():
@@ -259,7 +263,7 @@ class Lines(Drawing):
         last = f"  {found['mean'].iloc[-1]:{quantity.format}}" if figure.names == "values" else ""
         axes.plot(places, found["mean"], label=self.text(value) + last, **style)
 
-    def _aside(self, axes: Axes, x: "pd.Index[Any]", steps: float) -> Any:
+    def _aside(self, axes: Axes, x: "pd.Index[Any]", steps: Any) -> Any:
         """Places on the axis, moved by so many steps."""
         scale, x_of_all = axes.xaxis.get_transform(), self.table[self.figure.x].to_numpy(float)
         low, high = scale.transform([x_of_all.min(), x_of_all.max()])

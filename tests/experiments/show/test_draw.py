@@ -1,6 +1,7 @@
 """What is drawn of made-up comparisons: runs that failed, floors, names, and what must not be pooled."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,6 +175,15 @@ def test_intervals_are_drawn_from_three_seeds_on_only(made_up, make_comparison, 
     figure = picture(two, **CURVES | {"spread": "interval"})
     assert "three seeds there is none." in figure.get_suptitle()
     assert not any(len(bar) for bars in figure.axes[0].collections for bar in bars.get_segments())
+
+
+def test_only_marks_of_one_place_stand_side_by_side():
+    pytest.importorskip("pyarrow")
+    root = Path(__file__).parents[3] / "results/reference/hybrids"
+    (axes,) = picture_of(rows_of(root, STUDIES["hybrids"]), "loss-by-state").axes
+    places = {line.get_label(): float(line.get_xdata()[0]) for line in axes.lines}
+    assert places["hybrid-1to3"] == pytest.approx(200_832)
+    assert places["softmax-rope"] < 262_144 < places["softmax-none"]
 
 
 def test_a_line_that_would_pool_variants_is_an_error(made_up):
