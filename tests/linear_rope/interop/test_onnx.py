@@ -1,5 +1,6 @@
 """Modules and models in ONNX: onnxruntime gives what PyTorch does, also at lengths that were not traced."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
     for batch, length in ((2, 70), (1, 1), (3, 64), (2, 131)):
         x = torch.randn(batch, length, DIM, generator=torch.Generator().manual_seed(length)) * 3
         (y,) = outputs(session, x).values()
-        assert_near(y, module(x), ROUNDING)
+        exact = copy.deepcopy(module).double()(x.double())
+        # Where terms cancel, as with the denominator "abs", float32 itself is farther off than ROUNDING.
+        own = float((module(x) - exact).abs().max())
+        assert float((y - exact).abs().max()) <= 3 * own + ROUNDING * float(exact.abs().max())
 
 
 @pytest.mark.parametrize("options", [{"decay": "gate"}, {"rope": "none", "score_positions": "t5"}])
