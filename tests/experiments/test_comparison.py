@@ -1,6 +1,7 @@
-"""The Python interface: what a script without a guard makes, loaded, looked at and made to write."""
+"""The Python interface: what a script makes, loaded, looked at and made to write."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,31 +23,30 @@ from linear_rope.interop.settings import shape_of
 from tests.made_up import quick
 
 PROJECT = Path(__file__).parents[2]
-SCRIPT = """
-from experiments import compare
-result = compare(["softmax-rope", "elu+1-rope-after"], preset="smoke", data="stdlib", seeds=2, steps=4,
-                 evaluate_every=2, log_every=1, checkpoint_every=2, out="made")
-print("finished", result)
-"""
+SMOKE = {"preset": "smoke", "data": "stdlib", "steps": 4, "evaluate_every": 2, "log_every": 1, "checkpoint_every": 2}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("interface")
-    (directory / "script.py").write_text(SCRIPT)
-    process = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.append({str(PROJECT)!r}); sys.argv = ['script.py']\n"
-         "import runpy; runpy.run_path('script.py', run_name='__main__')"],
-        cwd=directory, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.count("finished Comparison(") == 1
-    return directory / "made"
+    root = tmp_path_factory.mktemp("interface") / "made"
+    with quick():
+        compare(["softmax-rope", "elu+1-rope-after"], seeds=2, out=root, **SMOKE)
+    return root
 
 
 @pytest.fixture(autouse=True)
 def without_a_display(monkeypatch):
     mpl.use("Agg")
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_makes_a_comparison_once(tmp_path):
+    """Its processes do not import it again."""
+    call = f"compare('elu+1-rope-after', seeds=1, out='made', **{SMOKE})"
+    (tmp_path / "script.py").write_text(f"from experiments import compare\nprint('finished', {call})\n")
+    words, environment = [sys.executable, "script.py"], os.environ | {"PYTHONPATH": str(PROJECT)}
+    said = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.count("finished Comparison(") == 1
 
 
 def test_the_tables_are_those_of_the_report(made):
@@ -96,10 +96,8 @@ def test_the_command_draws_as_the_method_does_and_prints_the_text_as_it_is(made,
         assert run.generate("a\x07\x0c\rb", tokens=40, **others) not in said
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_same_call_repeats_nothing(made, capsys):
-    options = {"evaluate_every": 2, "log_every": 1, "checkpoint_every": 2, "steps": 4, "seeds": 2}
-    compare("softmax-rope,elu+1-rope-after", preset="smoke", out=made, **options)
+    compare("softmax-rope,elu+1-rope-after", seeds=2, out=made, **SMOKE)
     assert "4 of 4 runs are done already" in capsys.readouterr().out
 
 

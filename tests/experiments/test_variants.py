@@ -25,7 +25,6 @@ from linear_rope.attention import GatedDelta
 from linear_rope.model_config import ADDITIONS
 from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
-NORMS = ("qk_norm=yes", "output_norm=yes", "output_gate=yes", "kv_heads=1")
 SMOKE = get_preset("smoke").config
 BYTES = Shape(256, SMOKE.context)
 MATRICES = {position: ".attention.score_positions." for position in ("transformer-xl", "tupe", "deberta")}
@@ -96,7 +95,7 @@ def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset):
 def test_whatever_is_added_parameters_stay_equal(kernel, preset):
     position = "selective" if kernel == "softmax" else "selective-after"
     settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
-    settings += ("@kv_heads=1", "@qk_norm=yes@output_norm=yes@output_gate=yes", "@output_gate=sigmoid")
+    settings += ("@kv_heads=1", "@qk_norm=yes@output_norm=yes@output_gate=yes")
     settings += () if kernel == "softmax" else ("@decay=pair", "@decay=pair@pair_denominator=head")
     names = [
         f"{kernel}-none",
@@ -119,25 +118,15 @@ def test_a_setting_that_an_attention_cannot_take_is_refused_with_the_variant_and
 @pytest.mark.parametrize(
     ("name", "argument", "value"),
     [
-        *((f"{kernel}@rope_base=500", "rope_base", 500) for kernel in ("softmax-rope", "elu+1-selective-after")),
-        *(
-            (f"{kernel}@output_gate=yes", "output_gate", True)
-            for kernel in ("softmax-none", "retention-none", "delta-none")
-        ),
+        ("elu+1-selective-after@rope_base=500", "rope_base", 500),
+        ("retention-none@output_gate=yes", "output_gate", True),
         ("elu+1-rope-after@output_gate=sigmoid", "output_gate", "sigmoid"),
         ("favor+-none@decay=pair-fixed@pair_denominator=head", "pair_denominator", "head"),
-        *(
-            (f"{name}@rope_phase=learned", "rope_phase", "learned")
-            for name in ("softmax-pope", "elu+1+paired-rope-after")
-        ),
+        ("elu+1+paired-rope-after@rope_phase=learned", "rope_phase", "learned"),
         ("softmax-pope@rope_fraction=0.5", "rope_fraction", 0.5),
+        ("favor+window-rope-before@rope_fraction=0.5", "rope_fraction", 0.5),
         ("delta-none@beta_range=two", "beta_range", "two"),
-        *((f"{kernel}-none@kv_heads=1", "kv_heads", 1) for kernel in ("softmax", "favor+", "retention", "delta")),
-        *((f"{kernel}-rope-after@rope_fraction=0.5", "rope_fraction", 0.5) for kernel in ("elu+1", "delta")),
-        *(
-            (f"{kernel}@rope_fraction=0.5", "rope_fraction", 0.5)
-            for kernel in ("softmax-rope", "favor+window-rope-before")
-        ),
+        ("delta-none@kv_heads=1", "kv_heads", 1),
     ],
 )
 def test_a_setting_reaches_the_attention(name, argument, value):
@@ -163,13 +152,12 @@ def test_what_a_comparison_says_of_rope_is_nothing_where_there_is_none():
         build_model(VARIANTS[name], config, 0, BYTES)
 
 
-@pytest.mark.parametrize("kind", ["next", "translation", "labels"])
-@pytest.mark.parametrize("dim", [32, 128])
+@pytest.mark.parametrize(("kind", "dim"), [("next", 128), ("translation", 32), ("labels", 32)])
 def test_parameters_of_hybrids_and_of_wider_mlps_are_equal(dim, kind):
     config, shape, counts = Config(layers=4, dim=dim, heads=2), Shape(256, 64, kind, 2), {}
     bare = "softmax-none", "elu+1-rope-after@decay=fixed", "hybrid-3to1-rope", "hybrid-1to3"
     bare += ("delta-selective-after",) if kind == "next" else ()
-    settings = "", "@output_norm=yes@output_gate=yes", "@output_gate=sigmoid@local_conv=4", "@kv_heads=1"
+    settings = "", "@output_norm=yes@output_gate=yes", "@local_conv=4", "@kv_heads=1"
     for name in (f"{base}{setting}" for base in bare for setting in settings):
         variant = get_variant(name)
         with torch.device("meta"):
@@ -189,7 +177,6 @@ def test_unequal_parameters_are_refused_but_a_position_table_is_not():
         ({"redraw_every": 5}, BYTES, "performer-pytorch"),
         ({"dropout": 0.1}, BYTES, "performer-pytorch"),
         ({"qk_norm": "yes"}, BYTES, "performer-pytorch"),
-        ({}, Shape(20, 16, "masked", 2), "no encoder here; leave it out"),
         ({}, Shape(20, 16, "labels", 2), "no encoder here; leave it out"),
         ({}, Shape(20, 16, "translation", 2), "no decoder here; leave it out"),
     ],
@@ -199,14 +186,11 @@ def test_the_peer_refuses_what_it_cannot_do(change, shape, said):
         build_model(VARIANTS[PEER], dataclasses.replace(SMOKE, **change), 0, shape)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_are_valid_and_the_paper_s_is_the_paper_s(preset):
-    config = get_preset(preset).config
-    assert config.evaluate_every <= config.steps
-    if preset == "paper":
-        assert (config.layers, config.dim, config.heads, config.context, config.batch_size) == (12, 768, 12, 1024, 128)
-        assert config.learning_rate == 1e-4
-        assert config.data == "enwik8"
+def test_presets_are_valid_and_the_paper_s_is_the_paper_s():
+    assert all(get_preset(preset).config.evaluate_every <= get_preset(preset).config.steps for preset in PRESETS)
+    config = get_preset("paper").config
+    assert (config.layers, config.dim, config.heads, config.context, config.batch_size) == (12, 768, 12, 1024, 128)
+    assert (config.learning_rate, config.data) == (1e-4, "enwik8")
 
 
 def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration():
@@ -221,13 +205,8 @@ def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration(
     ("name", "baseline"),
     [
         ("favor+-rope-after@num_features=32", "favor+-rope-after"),
-        ("softmax-none@learning_rate=0.01", "softmax-none"),
-        ("softmax-rope@dim=64", "softmax-none@dim=64"),
         ("softmax-none@dim=64", "softmax-none@dim=64"),
         ("elu+1+paired-rope-after@dim=64@heads=2", "elu+1-none@dim=64@heads=2"),
-        ("favor+-rope-after@redraw_every=5@dim=64", "favor+-rope-after@dim=64"),
-        ("softmax-rope@context=64", "softmax-none@context=64"),
-        ("softmax-rope@rope_base=500", "softmax-rope"),
         ("elu+1-rope-after@decay=gate@context=64", "elu+1-rope-after@context=64"),
     ],
 )
@@ -246,40 +225,33 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("favor+-pope", "for pope is of softmax's scores, and favor+ has none (elu+1+paired-rope-after "),
         *(
             (f"{name}@rope_phase=learned", "rope_phase says nothing; choose softmax-pope, or RoPE after a feature map")
-            for name in ("softmax-rope", "retention-rope-after", "favor+-rope-before", "elu+1-none")
+            for name in ("softmax-rope", "retention-rope-after")
         ),
         ("softmax-none@", f"'' is no setting; {FORM}"),
         ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
         ("softmax-none@Dim=64", "a variant has no setting 'Dim'; did you mean 'dim'? choose from "),
         ("softmax-none@dim=64@dim=64", "dim is set twice; set it once"),
         ("softmax-none@dim", f"'dim' is no setting; {FORM}"),
-        ("softmax-none@dim=64;heads=2", f"'dim=64;heads=2' is no setting; {FORM}"),
         ("softmax-none@dim=64,heads=2", f"there is no variant 'heads=2' ({FORM}); choose from "),
         ("softmax-none@dim=64.0", "dim is '64.0'; give a whole number"),
-        ("softmax-none@learning_rate=fast", "learning_rate is 'fast'; give a number"),
         ("softmax-none@learning_rate=nan", "learning_rate is 'nan'; give a number, more than 0"),
-        ("favor+-none@redraw_every=-1", "redraw_every is '-1'; give a whole number, 0 or more"),
         ("softmax-none@heads=3", "softmax-none@heads=3: dim 32 is not divisible by heads 3"),
-        ("softmax-none@kv_heads=3", "softmax-none@kv_heads=3: heads 2 is not divisible by kv_heads 3"),
         ("retention-none@beta_range=two", "retention has no β, which is the delta rule's; leave beta_range out"),
-        ("favor+-none@num_features=7", "favor+-none@num_features=7: num_features 7 is odd"),
         ("elu+1-rope-after@denominator=../out", "denominator is '../out'; choose from unrotated, rotated, none, abs"),
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
         *(
             (f"{name}@pair_denominator=head", "has no denominator that pairs fade in, so pair_denominator says nothing")
-            for name in ("softmax-rope", "delta-none", "retention-none", "favor+window-none")
+            for name in ("delta-none", "favor+window-none")
         ),
         ("retention-rope-after@denominator=abs", "retention has no denominator, so the setting says nothing; leave it"),
-        *((f"performer-pytorch@{n}", f"performer-pytorch has no {n.partition('=')[0]}; leave it out") for n in NORMS),
+        ("performer-pytorch@kv_heads=1", "performer-pytorch has no kv_heads; leave it out"),
         ("softmax-none@rope_fraction=0.5", "the position none does not turn by RoPE's angles, so rope_fraction says"),
         ("elu+1-alibi@rope_base=500", "the position alibi does not turn by RoPE's angles, so rope_base says nothing"),
         (
             "elu+1-selective-after@rope_fraction=0.5",
             "selective-after turns every pair of channels; leave rope_fraction",
         ),
-        ("softmax-rope@rope_fraction=0", "rope_fraction is '0'; give a number, more than 0, 1 or less"),
-        ("softmax-rope@rope_base=99", "rope_base is '99'; give a number, 100 or more, 1,000,000"),
         ("hybrid-3to1-rope", "is a pattern of 4 layers, and layers is 1; give --layers 4 or a multiple of it, or @lay"),
         ("hybrid-3to1-rope@num_features=8@layers=4", "elu+1 has no random features of this suite's, so num_features"),
         ("elu+1-none@window=32", "elu+1 keeps no tokens that a window could end at, so window says nothing; leave it"),
@@ -297,11 +269,8 @@ def test_a_name_that_is_no_variant_here_is_refused_with_what_would_do(name, said
     "names",
     [
         "softmax-none,softmax-none@dim=32",
-        "favor+-none@redraw_every=0,favor+-none",
         "favor+-none@num_features=8@redraw_every=5,favor+-none@redraw_every=5@num_features=8",
         "softmax-rope@learning_rate=0.1,softmax-rope@learning_rate=1e-1",
-        "elu+1-rope-after,elu+1-rope-after@denominator=unrotated",
-        "softmax-rope,softmax-rope@qk_norm=no",
     ],
 )
 def test_two_names_of_the_same_variant_are_refused(names):
@@ -332,8 +301,7 @@ def test_a_hybrid_s_layers_are_the_variants_of_its_pattern_with_its_settings_whe
 
 
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu"])
-def test_the_variants_of_every_study_fit_its_presets(name, preset):
+def test_the_variants_of_every_study_fit_its_presets(name):
     study = STUDIES[name]
-    if study.variants:
+    for preset in ("smoke", "cpu", "gpu") if study.variants else ():
         check_variants_differ(parse_variants(",".join(study.variants)), get_preset(preset, study).config)

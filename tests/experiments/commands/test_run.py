@@ -23,7 +23,7 @@ from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES
 from experiments.train.objectives import NextByte
 from linear_rope import kernels
-from tests.made_up import DATA, metrics_rows, repeated_rows, run_options_of
+from tests.made_up import DATA, metrics_rows, repeated_rows, run_options_of, trained_here
 
 PROJECT = Path(__file__).parents[3]
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
@@ -33,10 +33,15 @@ def quick_run(out, *more, experiment="convergence"):
     return main(["run", experiment, *QUICK, "--out", str(out), *more])
 
 
+VARIANTS = ["softmax-none", "favor+-rope-after"]
+BOTH = ["--variants", ",".join(VARIANTS)]
+
+
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "smoke"
-    assert quick_run(root, "--seeds", "2", "--workers", "2") == 0
+    with trained_here():
+        assert quick_run(root, *BOTH, "--seeds", "2") == 0
     return root
 
 
@@ -44,8 +49,7 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     files = {str(path.relative_to(comparison)) for path in comparison.rglob("*") if path.is_file()}
     expected = {"comparison.json", "curves.csv", "summary.csv", "report.html", "report.md", "attention.csv"}
     assert expected <= files
-    variants = STUDIES["convergence"].variants
-    for variant in variants:
+    for variant in VARIANTS:
         for seed in (0, 1):
             assert run_status(comparison, variant, seed).state == "done"
             for name in ("config.json", "metrics.jsonl", "status.json"):
@@ -67,22 +71,22 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     assert parameters["softmax-none"] == sum(weight.numel() for weight in weights.values())
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path, capsys):
     again = shutil.copytree(comparison, tmp_path / comparison.name)
     before = {path: path.read_bytes() for path in again.rglob("metrics.jsonl")}
-    assert quick_run(again, "--seeds", "2") == 0
-    assert "12 of 12 runs are done already, and the report is newer: there is nothing to do" in capsys.readouterr().out
+    assert quick_run(again, *BOTH, "--seeds", "2") == 0
+    assert "4 of 4 runs are done already, and the report is newer: there is nothing to do" in capsys.readouterr().out
     for more in ("2 --steps 5", "3", "2 --baseline softmax-rope", "2 --variants elu+1-none@dim=64", "2 --dry-run"):
-        words = ["convergence", *QUICK, "--out", str(again), "--seeds", *more.split()]
+        words = ["convergence", *QUICK, *BOTH, "--out", str(again), "--seeds", *more.split()]
         assert not nothing_to_do(make_plan(run_options_of(*words))), more
-    assert quick_run(again, "--seeds", "3", "--dry-run") == 0
-    assert "12 runs are done already; left: 6 runs, 6,144 tokens" in capsys.readouterr().out
+    assert quick_run(again, *BOTH, "--seeds", "3", "--dry-run") == 0
+    assert "4 runs are done already; left: 2 runs, 2,048 tokens" in capsys.readouterr().out
     (again / "softmax-none/seed0/status.json").touch()
-    assert quick_run(again, "--seeds", "2") == 0
+    assert quick_run(again, *BOTH, "--seeds", "2") == 0
     assert "report: " in capsys.readouterr().out
     assert {path: path.read_bytes() for path in again.rglob("metrics.jsonl")} == before
-    assert quick_run(again, "--learning-rate", "0.5") == 2
+    assert quick_run(again, *BOTH, "--learning-rate", "0.5") == 2
     there = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
     assert f"learning_rate ({there} there, 0.5 now)" in capsys.readouterr().err
 
@@ -109,10 +113,10 @@ def test_with_notes_and_a_text_of_ones_own_there_is_nothing_to_do_either(make_co
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 @pytest.mark.full
-def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_path, comparison):
-    out = tmp_path / "one"
-    assert quick_run(out, "--workers", "1", "--variants", "softmax-none") == 0
-    assert quick_run(out, "--workers", "1", "--variants", "elu+1-rope-after", "--seeds", "2") == 0
+def test_processes_beside_each_other_give_equal_metrics_and_a_comparison_can_grow(tmp_path, comparison):
+    out = tmp_path / "processes"
+    assert quick_run(out, "--workers", "2", "--variants", VARIANTS[0]) == 0
+    assert quick_run(out, "--workers", "2", "--variants", VARIANTS[1], "--seeds", "2") == 0
     runs = [run.relative_to(out) for run in out.glob("*/seed*")]
     assert len(runs) == 4
     for run in runs:
@@ -124,7 +128,7 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert set(first) <= set(second)
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     # Weights of about 1e30 overflow float32 in the first update's loss.
     out = tmp_path / "failing"
