@@ -43,7 +43,7 @@ def copy_of_the_project(source: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", [True, False])
+@pytest.mark.parametrize("compiler", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_the_wheel_holds_the_native_kernel_where_there_is_a_compiler(tmp_path, compiler):
     pytest.importorskip("setuptools", reason="wheels are built with setuptools")
     if compiler and shutil.which("c++") is None:

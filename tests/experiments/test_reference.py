@@ -30,9 +30,16 @@ def content_of(path):
     return parquet.read_table(path).to_pydict(), (parquet.read_metadata(path).metadata or {}).get(b"statuses")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "copying" else pytest.mark.slow) for name in COMPARISONS]
-)
+OF_EACH_KIND = ("denominator", "glue-mrpc", "mlm", "speed", "translation")
+"""all records are kept of the first, the others have learning rates, a tokenizer, no runs, and examples"""
+
+
+def marks(name):
+    """One of each kind is enough but for the whole suite, and one is quick."""
+    return [] if name == "copying" else [pytest.mark.slow, *([pytest.mark.full] if name not in OF_EACH_KIND else [])]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COMPARISONS])
 def test_the_reference_is_packed_and_packed_again_it_says_the_same(tmp_path, name):
     assert main(["pack", str(REFERENCE / name), "--out", str(tmp_path)]) == 0
     assert files_of(tmp_path) <= files_of(REFERENCE / name)

@@ -15,11 +15,11 @@ from experiments.cli import main
 from experiments.commands import run_training
 from experiments.records import files
 from experiments.records.files import write_json
-from experiments.records.record import is_finished, packed_statuses, run_directory, run_status, write_record
+from experiments.records.record import is_finished, packed_statuses, run_directory, run_status
 from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint
-from tests.made_up import DATA, make_record, trained_here
+from tests.made_up import DATA, trained_here
 
 parquet = pytest.importorskip("pyarrow.parquet", reason='pyarrow is not installed: pip install -e ".[packed]"')
 
@@ -99,14 +99,6 @@ def test_packing_what_is_packed_changes_no_byte_and_what_an_older_version_packed
     pack(shutil.copytree(root, tmp_path / "without trials", ignore=shutil.ignore_patterns("tuning")), older)
     assert states(older / "tuning", *FATES, RUN) == ["failed", "queued", "done"]
     assert contents(pack(root, older)).keys() == before.keys(), "its statuses have moved"
-
-
-def test_a_study_that_trains_nothing_is_packed_again(tmp_path):
-    root = tmp_path / "speed"
-    root.mkdir()
-    write_record(root / "comparison.json", make_record(experiment="speed", variants=[], seeds=[], data=[]))
-    packed = pack(root, tmp_path / "packed")
-    assert {path.name for path in pack(root, packed).iterdir()} == {"comparison.json"}
 
 
 def test_equal_runs_make_equal_files_in_any_order_and_what_is_unchanged_is_not_written(make_comparison, tmp_path):

@@ -54,6 +54,11 @@ def with_one(step, by):
     return lambda variant, seed, at: made_up_loss(variant, seed, at) + (by if at == step else 0)
 
 
+SIZE = {"steps": 100, "evaluate_every": 20, "log_every": 20, "batch_size": 2, "context": 32}
+TOLERANCE = verify.TOLERANCE["bits_per_byte"]
+PLUGIN = {"module": "json", "package": "", "version": "", "sha256": "ab"}
+
+
 @pytest.mark.parametrize("made", [{}, alike()])
 def test_equal_curves_are_the_same_digits(check, made):
     status, said = check(made_up_loss, **made)
@@ -63,32 +68,22 @@ def test_equal_curves_are_the_same_digits(check, made):
     assert f"language: {RUN}: same digits (" in said
 
 
-def test_the_last_digit_counts_where_the_same_made_it(check):
-    status, said = check(with_one(40, 1e-9), **alike())
-    assert status == 1
-    assert f"language: {RUN}: differs, trained with the same; most at step 40: " in said
-
-
-def test_another_number_of_threads_is_unlike(check):
-    size = {"steps": 100, "evaluate_every": 20, "log_every": 20, "batch_size": 2, "context": 32}
-    status, said = check(with_one(40, 1e-9), config=vars(Config(**size, threads=2)), **alike())
-    assert status == 0
-    assert "as trained with threads 1 (on record: 2); most at step 40: " in said
-
-
-def test_elsewhere_a_tolerance_holds_and_what_is_unlike_is_told(check):
-    tolerance = verify.TOLERANCE["bits_per_byte"]
-    status, said = check(with_one(60, -0.9 * tolerance))
-    assert status == 0
-    assert f"{RUN}: within tolerance ({tolerance:g} of bits_per_byte), as trained with " in said
-    assert "(on record: a processor); most at step 60: " in said
-
-
-def test_beyond_the_tolerance_it_differs_wherever_it_was_made(check):
-    status, said = check(with_one(60, 1.1 * verify.TOLERANCE["bits_per_byte"]))
-    assert status == 1
-    assert f"{RUN}: differs, trained with " in said
-    assert "most at step 60: " in said
+@pytest.mark.parametrize(
+    ("by", "made", "status", "told"),
+    [
+        (1e-9, alike(), 1, "differs, trained with the same;"),
+        (1e-9, alike() | {"config": vars(Config(**SIZE, threads=2))}, 0, "as trained with threads 1 (on record: 2);"),
+        (1e-9, alike() | {"plugins": [PLUGIN]}, 0, "as trained with other code of json;"),
+        (-0.9 * TOLERANCE, {}, 0, f"within tolerance ({TOLERANCE:g} of bits_per_byte), as trained with "),
+        (-0.9 * TOLERANCE, {}, 0, "(on record: a processor);"),
+        (1.1 * TOLERANCE, {}, 1, "differs, trained with "),
+    ],
+)
+def test_the_last_digit_counts_where_the_same_made_it_and_elsewhere_a_tolerance(check, by, made, status, told):
+    found, said = check(with_one(60, by), **made)
+    assert found == status
+    assert told in said
+    assert "; most at step 60: " in said
 
 
 @pytest.mark.parametrize(("name", "status"), [("gradient_norm", 0), ("learning_rate", 1)])
@@ -108,13 +103,6 @@ def test_other_digits_of_a_metric_without_tolerance_are_not_judged(check, make_c
     assert main(["benchmark", "verify", str(tmp_path / "recall"), "--at-this-commit"]) == 1
 
 
-def test_a_plugin_that_was_edited_is_unlike(check):
-    plugin = {"module": "json", "package": "", "version": "", "sha256": "ab"}
-    status, said = check(with_one(40, 1e-9), plugins=[plugin], **alike())
-    assert status == 0
-    assert "as trained with other code of json; most at step 40: " in said
-
-
 def test_a_plugin_of_the_working_directory_is_found(make_comparison, tmp_path, monkeypatch):
     (recorded,) = verify.recorded_runs(make_comparison(tmp_path / "language", "softmax-rope", 1))
     (tmp_path / "my_plugin.py").touch()
@@ -124,23 +112,22 @@ def test_a_plugin_of_the_working_directory_is_found(make_comparison, tmp_path, m
     assert verify.train_again(recorded, environment.ROOT, tmp_path / "again", None, None) == ""
 
 
-def test_threads_are_counted_from_one(tmp_path, capsys):
-    assert main(["benchmark", "verify", str(tmp_path), "--threads=0"]) == 2
-    assert "--threads" in capsys.readouterr().err
-
-
-def test_a_commit_that_is_not_here_is_told(make_comparison, tmp_path, capsys):
-    root = make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark")
-    assert main(["benchmark", "verify", str(tmp_path)]) == 2
-    assert f"{root} was trained at commit 0123abc, which is not to be had from" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("commit", ["unknown", "--force"])
-def test_what_names_no_commit_is_told(make_comparison, tmp_path, capsys, commit):
-    git = {"commit": commit, "dirty": False}
-    make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark", git=git)
-    assert main(["benchmark", "verify", str(tmp_path)]) == 2
-    assert f"names no commit ('{commit}'); give --at-this-commit" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("commit", "words", "told"),
+    [
+        ("0123abc", ["--threads=0"], "--threads"),
+        ("0123abc", [], "/language was trained at commit 0123abc, which is not to be had from"),
+        ("unknown", [], "names no commit ('unknown'); give --at-this-commit"),
+        ("--force", [], "names no commit ('--force'); give --at-this-commit"),
+        (None, [], "holds no run that is done"),
+    ],
+)
+def test_what_cannot_be_verified_is_told(make_comparison, tmp_path, capsys, commit, words, told):
+    if commit:
+        git = {"commit": commit, "dirty": False}
+        make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark", git=git)
+    assert main(["benchmark", "verify", str(tmp_path), *words]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_without_git_its_lack_is_told(make_comparison, tmp_path, capsys, monkeypatch):
@@ -148,11 +135,6 @@ def test_without_git_its_lack_is_told(make_comparison, tmp_path, capsys, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["benchmark", "verify", str(tmp_path)]) == 2
     assert "(git cannot be run: No such file or directory)" in capsys.readouterr().err
-
-
-def test_a_directory_without_runs_is_told(tmp_path, capsys):
-    assert main(["benchmark", "verify", str(tmp_path)]) == 2
-    assert "holds no run that is done" in capsys.readouterr().err
 
 
 @pytest.mark.slow
