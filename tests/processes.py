@@ -23,7 +23,9 @@ class Processes:
     """Each runs what it is given, a function that can be imported, with its rank's group of so many processes."""
 
     def __init__(self, count: int, directory: Path) -> None:
-        context: Any = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context("forkserver")
+        # What all of them import, here once: the product, and what an optimiser's first step imports.
+        context.set_forkserver_preload(["experiments.report.report", "experiments.train.loop", "torch._dynamo"])
         ends = [context.Pipe() for _ in range(count)]
         self._pipes: list[Connection] = [here for here, _ in ends]
         store = f"file://{directory / 'store'}"
