@@ -37,8 +37,9 @@ def load_plugin(module: str) -> None:
 
 def origins(modules: Iterable[str]) -> list[dict[str, Any]]:
     """Of every module from outside: its name, its package and version, and the sha256 of its code."""
-    found, packages = [], packages_distributions()
-    for name in sorted(modules):
+    found, names = [], sorted(modules)
+    packages = packages_distributions() if names else {}  # which reads the list of files of all that is installed
+    for name in names:
         package = next(iter(packages.get(name.partition(".")[0], [])), "")
         number = version(package) if package else ""
         found.append({"module": name, "package": package, "version": number, "sha256": _code_sha256(name)})

@@ -39,7 +39,7 @@ def source_files(directory: Path = SOURCES) -> list[Path]:
         subfolders[:] = [name for name in subfolders if name not in LEFT_OUT_FOLDERS and not name.startswith("config-")]
         kept = (name for name in names if name.endswith(".py") and not name.startswith(LEFT_OUT_PREFIXES))
         files += [Path(folder, name) for name in kept]
-    return sorted(files, key=lambda path: path.relative_to(directory).as_posix())
+    return sorted(files, key=Path.as_posix)
 
 
 @dataclass(frozen=True, kw_only=True)
