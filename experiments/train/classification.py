@@ -84,7 +84,6 @@ class Classification(FromExamples):
             _sklearn()  # what is missing is to be said before anything is trained
         self.is_score = not examples.classes
         self.outputs = 1 if examples.kind == "triplet" else max(1, len(examples.classes))
-        self._ids: dict[str, dict[int, tuple[Ids, ...]]] = {split: {} for split in SPLITS}
         self._labels = {split: examples.labels(split) for split in SPLITS}
 
     def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
@@ -99,22 +98,13 @@ class Classification(FromExamples):
         texts = len(self.examples.texts("train").columns)
         return msgspec.structs.replace(super().describe(), classes=list(self.examples.classes), texts=texts)
 
-    def _whole(self, split: str, chosen: Numbers) -> list[tuple[Ids, ...]]:
-        """The ids of the texts of examples, made when they are first asked for: of a large test split few are."""
-        known = self._ids[split]
-        if new := [index for index in map(int, chosen) if index not in known]:
-            columns = self.examples.texts(split).iloc[new].items()
-            ids = [self.tokenizer.encode(column.tolist()) for _, column in columns]
-            known.update(zip(new, zip(*ids, strict=True), strict=True))
-        return [known[int(index)] for index in chosen]
-
     def whole_lengths(self, split: str, chosen: Numbers) -> np.ndarray:
         """Tokens of all texts of each of these examples, however many of them are read."""
-        return np.array([sum(map(len, texts)) for texts in self._whole(split, chosen)])
+        return np.array([sum(map(len, texts)) for texts in self.ids_of(split, chosen)])
 
     def sequences(self, split: str, chosen: Numbers) -> list[list[Ids]]:
         """Examples as they are read, begun, ended and cut: one sequence each, or of a triplet one for each choice."""
-        return [sequences_of(texts, self.length) for texts in self._whole(split, chosen)]
+        return [sequences_of(texts, self.length) for texts in self.ids_of(split, chosen)]
 
     def batch_of(self, split: str, chosen: Numbers) -> Batch:
         texts = self.sequences(split, chosen)

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-Batch = tuple[Tensor, ...]
+from experiments.train.objectives import Batch
+
 BEGINS_AFTER = 30
 """steps from a run's start: compilers and memory have settled"""
 STEPS = 10

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from experiments.data.examples import Examples
+from experiments.data.examples import SPLITS, Examples
 from experiments.data.generated import split_generator
 from experiments.train.objectives import Batch, Objective
 from experiments.train.tokens import PAD_ID, Ids, TextTokenizer
@@ -26,6 +26,7 @@ class FromExamples(Objective):
     def __init__(self, examples: Examples, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
         super().__init__(examples, context, batch_size, tokenizer)
         self.examples = examples
+        self._ids: dict[str, dict[int, tuple[Ids, ...]]] = {split: {} for split in SPLITS}
         self._order = lru_cache(maxsize=4)(self._epoch)
 
     @abstractmethod
@@ -35,6 +36,15 @@ class FromExamples(Objective):
     @abstractmethod
     def sequences(self, split: str, chosen: Numbers) -> Sequence[Sequence[Ids]]:
         """The sequences of each of these examples as they are read: begun, ended and cut."""
+
+    def ids_of(self, split: str, chosen: Numbers) -> list[tuple[Ids, ...]]:
+        """The ids of the texts of examples, made when they are first asked for: of a large test split few are."""
+        known = self._ids[split]
+        if new := [index for index in map(int, chosen) if index not in known]:
+            columns = self.examples.texts(split).iloc[new].items()
+            ids = [self.tokenizer.encode(column.tolist()) for _, column in columns]
+            known.update(zip(new, zip(*ids, strict=True), strict=True))
+        return [known[int(index)] for index in chosen]
 
     def lengths(self, split: str, chosen: Numbers) -> np.ndarray:
         """Tokens of the longest sequence of each."""

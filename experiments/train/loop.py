@@ -79,7 +79,7 @@ class Pace:
     def measured(self) -> Iterator[None]:
         begun = time.perf_counter()
         yield
-        self._seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
+        self._seconds += time.perf_counter() - begun
 
     @property
     def rate(self) -> float:
@@ -232,7 +232,7 @@ class Trainer:
                 "learning_rate": learning_rate,
                 "gradient_norm": self._gradient_norm,
                 "tokens_per_second": self._pace.rate,
-                "seconds": max(0.0, time.perf_counter() - self._started),
+                "seconds": time.perf_counter() - self._started,
                 **(self._kernels.metrics() if self._kernels and is_last else {}),
             })  # fmt: skip
             self._pace = Pace()

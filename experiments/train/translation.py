@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.config import Config
-from experiments.data.examples import SPLITS, Examples
+from experiments.data.examples import Examples
 from experiments.records.schema import UNIGRAM, Floor
 from experiments.train.counting import word_by_word
 from experiments.train.from_examples import FromExamples, Numbers, padded
@@ -48,15 +48,11 @@ class Translation(EachToken, FromExamples):
     ) -> None:
         super().__init__(examples, context, batch_size, tokenizer)
         _sacrebleu()  # what is missing is to be said before anything is trained
-        self.label_smoothing, self._tokens = label_smoothing, dict[str, list[tuple[Ids, Ids]]]()
-        for split in SPLITS:
-            texts = examples.texts(split)
-            sources = [source_of(ids, context) for ids in tokenizer.encode(texts["source"].tolist())]
-            targets = [target_of(ids, context) for ids in tokenizer.encode(texts["target"].tolist())]
-            self._tokens[split] = [*zip(sources, targets, strict=True)]
+        self.label_smoothing = label_smoothing
 
     def sequences(self, split: str, chosen: Numbers) -> list[tuple[Ids, Ids]]:
-        return [self._tokens[split][index] for index in chosen]
+        pairs = self.ids_of(split, chosen)
+        return [(source_of(source, self.length), target_of(target, self.length)) for source, target in pairs]
 
     def batch_of(self, split: str, chosen: Numbers) -> Batch:
         sources, targets = zip(*self.sequences(split, chosen), strict=True)

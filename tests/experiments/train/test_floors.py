@@ -170,7 +170,7 @@ def test_the_floors_of_a_translation_are_frequencies_the_text_itself_and_word_by
     config = Config(context=48, batch_size=4, tokenizer="bpe", vocabulary_size=300, test_windows=30)
     objective = make_objective(examples_of("pairs", [frame] * 3, "made by the test", ""), config)
     floors = {each.name: each.value for each in objective.floors(config) if each.split == "test"}
-    targets = [target[1:].tolist() for _, target in objective._tokens["test"]]
+    targets = [target[1:].tolist() for _, target in objective.sequences("test", range(30))]
     counts = Counter(token for target in targets for token in target)
     total = counts.total() + objective.vocabulary
     nats = -sum(n * math.log((counts[token] + 1) / total) for token, n in counts.items()) / counts.total()

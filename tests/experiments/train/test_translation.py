@@ -58,7 +58,7 @@ def test_both_languages_have_one_tokenizer_and_come_back_as_they_were(task):
 def test_an_epoch_has_every_pair_once(task):
     steps = math.ceil(300 / 16)
     rows = [tuple(row[row != PAD_ID].tolist()) for step in range(steps) for row in task.batch(0, step)[0]]
-    expected = [tuple(source.tolist()) for source, _ in task._tokens["train"]]
+    expected = [tuple(source.tolist()) for source, _ in task.sequences("train", range(300))]
     assert sorted(rows[:300]) == sorted(expected)
     assert not all(map(torch.equal, task.batch(0, 0), task.batch(1, 0)))
     # Later epochs begin within a batch.
@@ -89,7 +89,7 @@ def test_smoothing_is_of_the_training_loss_alone_and_padding_counts_nowhere(task
 def test_it_learns_to_translate(task, trained):
     assert metrics_rows(trained / "metrics.jsonl")[-1]["nats_per_token"] < 1
     model = build_model(get_variant("elu+1-rope-after"), CONFIG, 0, task).eval()
-    assert load_average(trained, model, CONFIG) == 5
+    load_average(trained, model, CONFIG)
     translated = partial(translate, model, task.tokenizer, CONFIG.context)
     test = pairs().test
     said = translated(test["source"].tolist())
@@ -106,9 +106,8 @@ def test_the_average_is_of_the_last_regular_checkpoints(task, trained):
     steps = (120, 130, 140, 150, 160)
     assert [path.name for path in sorted((trained / "checkpoint").iterdir())] == [f"step{n:08d}" for n in steps]
     model = build_model(get_variant("elu+1-rope-after"), CONFIG, 0, task)
-    count = load_average(trained, model, CONFIG)
+    assert load_average(trained, model, CONFIG) == 5
     parts = [read_checkpoint(checkpoint_path(trained / "checkpoint", step)).model for step in steps]
-    assert count == 5
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
 
@@ -125,9 +124,8 @@ def average_of(directory, task, stop_at):
 
 def test_a_stop_between_two_checkpoints_changes_no_average(task, tmp_path):
     undisturbed = average_of(tmp_path / "undisturbed", task, math.inf)
-    for stop_at in (7, 11):
-        stopped = average_of(tmp_path / str(stop_at), task, stop_at)
-        assert all(map(torch.equal, stopped.values(), undisturbed.values()))
+    stopped = average_of(tmp_path / "stopped", task, 7)
+    assert all(map(torch.equal, stopped.values(), undisturbed.values()))
 
 
 @pytest.mark.parametrize(
@@ -136,21 +134,12 @@ def test_a_stop_between_two_checkpoints_changes_no_average(task, tmp_path):
         ("zh", "zh", "我今天喜欢吃红色的苹果和梨。", "我今天喜欢吃绿色的苹果和梨。"),
         ("ja", "char", "私は今日赤いりんごを食べます。", "私は今日青いりんごを食べます。"),
         ("de", "13a", "Ich esse heute gern rote Äpfel und Birnen.", "Ich esse heute gern grüne Äpfel und Birnen."),
-        ("", "13a", "I like to eat a red apple and a pear.", "I like to eat a green apple and a pear."),
     ],
 )
 def test_bleu_counts_characters_where_words_are_not_separated(language, tokenizer, said, wanted):
     bleu, signature = corpus_bleu([said], [wanted], language)
     assert 40 < bleu < 90
     assert f"|tok:{tokenizer}|" in signature
-
-
-@pytest.mark.parametrize("language", ["", "zh", "ja"])
-def test_bleu_of_empty_lines(language):
-    line = "One more line of text. 我今天吃苹果。"
-    assert corpus_bleu(["", line], ["", line], language)[0] == pytest.approx(100)
-    assert 0 < corpus_bleu(["Too much is said.", line], ["", line], language)[0] < 100
-    assert corpus_bleu(["", ""], ["", line], language)[0] == 0
 
 
 def test_the_floors_are_told_the_language(monkeypatch):
