@@ -322,8 +322,10 @@ REAL = {
     "imdb-sentiment-long": ((22_560, 362, 3_147), "41d308bb14c9", None),
     "imdb": (None, "1c4818dc5345", None),
 }
-SLOW = {"newsgroups": [pytest.mark.slow], "newsgroups-text": [pytest.mark.slow]}
-SLOW |= {name: [pytest.mark.slow, pytest.mark.full] for name in ("imdb-sentiment", "imdb-sentiment-long", "imdb")}
+SLOW = dict.fromkeys(("newsgroups", "newsgroups-text", "sst-2"), (pytest.mark.slow,))
+# They take long, or differ from others in the split for testing alone.
+OF_FULL = ("imdb-sentiment", "imdb-sentiment-long", "imdb", "multi30k-2017", "multi30k-2017-mscoco", "multi30k-2018")
+SLOW |= dict.fromkeys(OF_FULL, (pytest.mark.slow, pytest.mark.full))
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in REAL])

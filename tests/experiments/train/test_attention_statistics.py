@@ -19,12 +19,7 @@ CONFIG = Config(
 )
 STATISTICS = ("negative_weights", "smallest_row_sum", "largest_row_sum")
 OF_DENOMINATORS = ("nonpositive_denominators", "smallest_denominator")
-VARIANTS = {
-    "softmax-rope": OF_DENOMINATORS,
-    "favor+-rope-after@denominator=rotated": OF_DENOMINATORS,
-    "favor+-rope-after@denominator=none": (),
-    "elu+1-rope-after@denominator=abs": (),
-}
+VARIANTS = {"favor+-rope-after@denominator=rotated": OF_DENOMINATORS, "favor+-rope-after@denominator=none": ()}
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,8 @@ def losses(directory, next_byte, config=CONFIG, variant="elu+1-rope-after", devi
     return [row.metrics["loss"] for row in read_metrics(directory / "metrics.jsonl") if row.split == "train"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_bfloat16_trains_with_weights_and_moments_in_float32(tmp_path, next_byte, variant):
-    config = dataclasses.replace(CONFIG, precision="bfloat16")
+def test_bfloat16_trains_with_weights_and_moments_in_float32(tmp_path, next_byte):
+    config, variant = dataclasses.replace(CONFIG, precision="bfloat16"), "favor+-rope-after"
     # Eight bits of a significand, and sums of a few dozen products.
     assert losses(tmp_path / "low", next_byte, config, variant) == pytest.approx(
         losses(tmp_path / "full", next_byte, variant=variant), rel=2**-7

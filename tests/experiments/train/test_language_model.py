@@ -38,8 +38,8 @@ def test_batches_differ_and_reach_every_byte_of_the_training_split():
     assert set(torch.cat([model.batch(0, step)[0][:, 0] for step in range(20)]).tolist()) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("length", [17, 18, 33, 100, 160, 161, 200])
-@pytest.mark.parametrize("count", [1, 2, 5, 1000])
+@pytest.mark.parametrize("length", [17, 33, 100, 161])
+@pytest.mark.parametrize("count", [1, 2, 1000])
 def test_windows_are_spread_evenly_over_the_split_named_and_predict_no_byte_twice(length, count):
     windows = whole(NextByte(numbered(100, length, 101), context=16, batch_size=1).windows("validation", count))
     assert windows.dtype == torch.int64

@@ -29,14 +29,12 @@ CONFIG = dataclasses.replace(
     get_preset("smoke").config, steps=12, log_every=5, evaluate_every=4, checkpoint_every=7, warmup_steps=2
 )
 MUON = dataclasses.replace(CONFIG, optimizer="muon", schedule="trapezoid", initial_spread=0.9, learning_rate=0.01)
-
-
 CORPUS = corpus_of_text("text", TEXT)
 QueuedSteps = partial(Steps, is_queued=True)
 
 
-def next_byte(config=CONFIG):
-    return NextByte(CORPUS, config.context, config.batch_size)
+def next_byte():
+    return NextByte(CORPUS, CONFIG.context, CONFIG.batch_size)
 
 
 class Poisoned(NextByte):
@@ -49,6 +47,10 @@ class Poisoned(NextByte):
         return super().loss(model, batch) * (float("nan") if self.asked == 3 else 1)
 
 
+def poisoned():
+    return Poisoned(CORPUS, CONFIG.context, CONFIG.batch_size)
+
+
 def trained(kind, objective, config, numbers):
     model = build_model(VARIANT, config, 0, objective)
     steps = kind(model, make_optimizer(model, config), objective, config)
@@ -57,10 +59,9 @@ def trained(kind, objective, config, numbers):
     return model, steps
 
 
-@pytest.mark.parametrize("config", [CONFIG, MUON], ids=["adamw", "muon"])
-def test_queued_steps_are_those_that_are_waited_for_to_the_last_bit(config):
-    objective = next_byte(config)
-    (model, queued), (expected, waited) = (trained(kind, objective, config, range(6)) for kind in (QueuedSteps, Steps))
+def test_queued_steps_are_those_that_are_waited_for_to_the_last_bit():
+    objective = next_byte()
+    (model, queued), (expected, waited) = (trained(kind, objective, MUON, range(6)) for kind in (QueuedSteps, Steps))
     assert queued.read() == waited.read() != []
     assert queued.read() == waited.read() == []
     for weight, other in zip(model.parameters(), expected.parameters(), strict=True):
@@ -69,11 +70,9 @@ def test_queued_steps_are_those_that_are_waited_for_to_the_last_bit(config):
 
 @pytest.mark.parametrize("config", [CONFIG, MUON], ids=["adamw", "muon"])
 def test_a_loss_that_is_not_finite_changes_no_weight_and_its_step_is_named_when_it_is_read(config):
-    model, steps = trained(QueuedSteps, Poisoned(CORPUS, config.context, config.batch_size), config, range(3))
-    before, _ = trained(QueuedSteps, Poisoned(CORPUS, config.context, config.batch_size), config, range(2))
-    for weight, other in zip(model.parameters(), before.parameters(), strict=True):
-        assert torch.equal(weight, other)
-    steps.make(3, next_byte(config).batch(0, 3))
+    (model, steps), (before, _) = (trained(QueuedSteps, poisoned(), config, range(count)) for count in (3, 2))
+    assert all(map(torch.equal, model.parameters(), before.parameters()))
+    steps.make(3, next_byte().batch(0, 3))
     assert all(map(torch.equal, model.parameters(), before.parameters()))  # though the optimiser's moments are none
     with pytest.raises(RunFailed, match=r"diverged: the loss is nan at step 2$"):
         steps.read()
@@ -96,8 +95,7 @@ def test_a_run_of_queued_steps_has_the_records_and_weights_of_one_that_waits(tmp
     told = {}
     for queued in (False, True):
         monkeypatch.setattr(loop, "are_queued", lambda group, queued=queued: queued)
-        objective, progress = next_byte(config), []
-        arguments = VARIANT, 0, config, objective
+        arguments, progress = (VARIANT, 0, config, next_byte()), []
         train_run(tmp_path / str(queued), *arguments, progress=lambda *done, to=progress: to.append(done[:2]))
         told[queued] = sorted(progress)
     assert told[True] == told[False]
@@ -109,14 +107,13 @@ def test_a_run_of_queued_steps_has_the_records_and_weights_of_one_that_waits(tmp
 def test_nothing_is_kept_of_a_queued_step_that_was_not_well(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "are_queued", lambda group: True)
     with pytest.raises(RunFailed, match=r"nan at step 2$"):
-        train_run(tmp_path, VARIANT, 0, CONFIG, Poisoned(CORPUS, CONFIG.context, CONFIG.batch_size))
+        train_run(tmp_path, VARIANT, 0, CONFIG, poisoned())
     # It was found out before the evaluation at step 4.
     assert [row["step"] for row in repeated_rows(tmp_path / "metrics.jsonl")] == [0]
     assert not [*tmp_path.glob("checkpoint/step*")]
 
 
 def test_batches_cut_from_a_text_on_the_device_are_those_of_the_cpu():
-    pytest.importorskip("tokenizers")
     tokenizer = SubwordTokenizer.train(CORPUS.train, 300)
     for objective in (NextByte(CORPUS, 32, 4), NextSubword(CORPUS, 32, 4, tokenizer)):
         draw, finish = objective.source(1, torch.device("cuda")) if torch.cuda.is_available() else (None, None)
@@ -170,7 +167,7 @@ def test_the_share_is_of_some_steps_after_the_start(monkeypatch):
     assert set(kernels.metrics()) < set(WALL_CLOCK)
 
 
-@pytest.mark.parametrize(("kind", "setting"), [(QueuedSteps, "yes"), (QueuedSteps, "graphs"), (Steps, "yes")])
+@pytest.mark.parametrize(("kind", "setting"), [(QueuedSteps, "graphs"), (Steps, "yes")])
 def test_steps_are_compiled_those_that_are_queued_with_their_loss(monkeypatch, kind, setting):
     really_compile, given = torch.compile, []
 
