@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from experiments.cli import app
 from experiments.objects import Job
 from experiments.options import RunOptions, run_options
+from experiments.records import environment
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
 from experiments.report import report
@@ -94,9 +96,10 @@ def _train(job: Job) -> int:
 
 @contextmanager
 def trained_here() -> Iterator[None]:
-    """What the command line trains is trained in this process."""
+    """What the command line trains is trained in this process, whose code is hashed once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(LAUNCHERS._items, "local", Here)
+        patch.setattr(environment, "code_sha256", cache(environment.code_sha256))
         yield
 
 

@@ -1,6 +1,7 @@
 """A made-up comparison directory, as the trainer would leave it."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,14 @@ def _write_run(
             place = {"step": step, "tokens": step * config.tokens_per_step}
             rows.append(place | {"split": "test", metric: loss(name, seed, step) + 0.5})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What tests write has to outlive processes, and no loss of power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")
