@@ -17,11 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 from experiments.judge import samples
-from experiments.judge.samples import ReadSample, Sample
+from experiments.judge.samples import ReadSample
 from experiments.records.schema import Comparison
 from experiments.study import Study, fill, read_toml, resolve
-
-__all__ = ["BITS_PER_BYTE", "SEEN", "Claim", "ReadSample", "Sample", "claims_of", "load_claims"]
 
 BITS_PER_BYTE = 1e-6
 """what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""

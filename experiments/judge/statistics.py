@@ -44,6 +44,10 @@ class Estimate:
     def has_interval(self) -> bool:
         return isfinite(self.low)
 
+    def show(self, pattern: str) -> str:
+        """mean [low, high]; without an interval the mean alone, a dash for nothing."""
+        return with_interval(self.mean, self.low, self.high, pattern) if self.n else "-"
+
 
 def with_interval(mean: float, low: float, high: float, pattern: str) -> str:
     """mean [low, high]; without an interval the mean alone."""

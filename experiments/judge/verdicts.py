@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.judge.claims import Claim, Sample
+from experiments.judge.claims import Claim
 from experiments.judge.runs import Runs
+from experiments.judge.samples import Sample
 from experiments.judge.significance import adjust, certainties, p_values, sign_test
-from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate, with_interval
+from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate
 from experiments.records.schema import Comparison
 from experiments.study import read_toml
 
@@ -57,13 +58,11 @@ class Row(NamedTuple):
     @property
     def mean(self) -> str:
         """Mean and interval, of an exact quantity the range; a dash for nothing."""
-        found, show = self.estimate, self.claim.show
-        if found.n == 0:
-            return "-"
-        if self.claim.kind == "exact":
-            mean, low, high = (show(value) for value in (found.mean, found.low, found.high))
+        found = self.estimate
+        if self.claim.kind == "exact" and found.n:
+            mean, low, high = map(self.claim.show, (found.mean, found.low, found.high))
             return mean if low == high else f"{mean} on average ({low} to {high})"
-        return with_interval(found.mean, found.low, found.high, self.claim.pattern)
+        return found.show(self.claim.pattern)
 
     @property
     def measured(self) -> str:

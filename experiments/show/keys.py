@@ -168,8 +168,6 @@ class Table(Entry, kw_only=True):
     """mean [low, high], or the mean alone"""
     count: bool = False
     """a column n with the number of seeds"""
-    where: Where = {}
-    """the rows that are shown"""
     floors: str = ""
     """a metric, whose floors stand below"""
     beneath: list[dict[str, str]] = []

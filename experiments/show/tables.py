@@ -54,7 +54,6 @@ def _columns(table: Table, quantity: Quantity, rows: Rows) -> "dict[str, pd.Seri
     values = rows.of(quantity)
     if values.empty:
         return {}
-    values = rows.chosen(values, table.where)
     by = list(table.rows)
     found = summary(values, [*by, table.column] if table.column else by, quantity)
     if not table.interval:

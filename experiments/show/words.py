@@ -167,7 +167,7 @@ class Fields:
         """{value:CLAIM} or {value:QUANTITY/VARIANT}: the value with its interval."""
         if not variant:
             row = self._claim(name)
-            return with_interval(row.estimate.mean, row.estimate.low, row.estimate.high, row.claim.pattern)
+            return row.estimate.show(row.claim.pattern)
         found = self._means(name).query("variant == @variant")
         ends = found[ENDS].to_numpy(float)
         return self._listed(with_interval(mean, low, high, self.quantities[name].format) for mean, low, high in ends)

@@ -13,7 +13,7 @@ from experiments.judge.claims import BITS_PER_BYTE
 from experiments.judge.difference import paired_test
 from experiments.judge.samples import one_text
 from experiments.judge.significance import holm
-from experiments.judge.statistics import Estimate, with_interval
+from experiments.judge.statistics import Estimate
 from experiments.judge.verdicts import ALPHA, NOT_RUN, NOT_SUPPORTED, SUPPORTED
 from experiments.records.record import read_comparison, run_status
 from experiments.records.schema import Comparison
@@ -114,7 +114,7 @@ def table(roots: Sequence[Path]) -> pd.DataFrame | None:
                 "claim": str(each.claim),
                 "task": each.claim.where,
                 "seeds": str(found.n),
-                "difference": with_interval(found.mean, found.low, found.high, "+.3f"),
+                "difference": found.show("+.3f"),
                 "p": f"{each.in_family:.2g}" if tested else "",
                 "p of all": f"{each.of_all:.2g}" if tested else "",
                 "verdict": each.verdict,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.judge.statistics import estimate, with_interval
+from experiments.judge.statistics import estimate
 from experiments.records.csv_files import NotMeasured
 from experiments.records.schema import Comparison, Floor
 from experiments.studies.benchmark.measure import longer
@@ -97,7 +97,5 @@ def _table(columns: list[Column], by: Column, highest_first: bool = False) -> pd
 
 def _cells(column: Column) -> "pd.Series[str]":
     found = {str(name): estimate([*values.dropna()]) for name, values in column.values.items()}
-    cells = {
-        name: with_interval(each.mean, each.low, each.high, column.pattern) for name, each in found.items() if each.n
-    }
+    cells = {name: each.show(column.pattern) for name, each in found.items() if each.n}
     return pd.Series(cells | {name: f"{value:{column.pattern}}" for name, value in column.beside.items()}, dtype=str)

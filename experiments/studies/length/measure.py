@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -13,7 +11,7 @@ from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.train.objectives import NextByte, NextToken, evenly_spaced
-from experiments.train.position_loss import bins, by_bin, losses_by_position, recut
+from experiments.train.position_loss import by_bin, losses_by_position, recut
 from experiments.variants import PEER, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.model import CausalLM
@@ -130,14 +128,15 @@ def stretched(root: Path) -> pd.DataFrame:
 def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     """Mean over all positions: columns variant, seed, method, length, bits_per_byte.
 
-    Of windows whose positions are all there, in the ranges of ``by_bin``; without ``IN_SHORT_WINDOWS``.
+    Of windows whose positions are all there; without ``IN_SHORT_WINDOWS``.
     """
-    keys, parts = ["variant", "seed", "method", "length"], []
-    grouped: Any = measured[measured["method"] != IN_SHORT_WINDOWS].groupby(keys, sort=False)
-    for place, rows in grouped:
-        if {*zip(rows["first"], rows["last"], strict=True)} == {*bins(place[-1])}:
-            parts.append((*place, np.average(rows["bits_per_byte"], weights=rows["last"] - rows["first"] + 1)))
-    return pd.DataFrame(parts, columns=[*keys, "bits_per_byte"])
+    ranges = measured[measured["method"] != IN_SHORT_WINDOWS]
+    positions = ranges["last"] - ranges["first"] + 1
+    ranges = ranges.assign(positions=positions, bits=ranges["bits_per_byte"] * positions)
+    keys = ["variant", "seed", "method", "length"]
+    sums = ranges.groupby(keys, sort=False)[["positions", "bits"]].sum().reset_index()
+    whole = sums[sums["positions"] == sums["length"]]
+    return whole.assign(bits_per_byte=whole["bits"] / whole["length"])[[*keys, "bits_per_byte"]]
 
 
 def by_factor(measured: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:

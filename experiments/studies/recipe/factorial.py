@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.judge.curves import read_curves
-from experiments.judge.statistics import estimate, finished_values, with_interval
+from experiments.judge.statistics import estimate, finished_values
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.train.objectives import Objective
@@ -40,13 +40,11 @@ def losses(roots: Sequence[Path]) -> pd.DataFrame | None:
 def differences(roots: Sequence[Path]) -> pd.DataFrame | None:
     """The same of the differences of pairs."""
 
-    def cell(values: "pd.Series[float]") -> str:
-        each = estimate([*values.dropna()])
-        return with_interval(each.mean, each.low, each.high, "+.3f") if each.n else "-"
+    def cells(found: pd.DataFrame, variants: object) -> dict[str, str]:
+        pairs = {f"{a} − {b}": found[a] - found[b] for a, b in PAIRS if {a, b} <= {*found}}
+        return {name: estimate([*values.dropna()]).show("+.3f") for name, values in pairs.items()}
 
-    return _rows(
-        roots, lambda found, _: {f"{a} − {b}": cell(found[a] - found[b]) for a, b in PAIRS if {a, b} <= {*found}}
-    )
+    return _rows(roots, cells)
 
 
 def _rows(

@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.config import recorded_steps
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, per_seed
-from experiments.judge.statistics import Estimate, estimate, with_interval
+from experiments.judge.statistics import estimate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
@@ -47,10 +47,10 @@ def table(shown: Rows) -> pd.DataFrame | None:
         mine = found[(found["variant"] == variant.name) & found["seed"].isin(shown.finished[variant.name])]
         row = {"variant": variant.name, "n": str(mine["seed"].nunique())}
         for tokens in sorted(found["tokens"].unique()):
-            row[in_words(tokens)] = _shown(estimate(list(mine.loc[mine["tokens"] == tokens, "value"])))
+            row[in_words(tokens)] = estimate(list(mine.loc[mine["tokens"] == tokens, "value"])).show(".3f")
         runs: Any = mine.groupby("seed")
         slopes = [tenfold(run.set_index("tokens")["value"]) for _, run in runs if len(run) > 1]
-        rows.append(row | {"ten times as much": _shown(estimate(slopes))})
+        rows.append(row | {"ten times as much": estimate(slopes).show(".3f")})
     return pd.DataFrame(rows) if len(found) else None
 
 
@@ -63,12 +63,6 @@ def tenfold(by_tokens: "pd.Series[float]") -> float:
 def in_words(tokens: int) -> str:
     """A number of tokens as a table's head has it."""
     return f"{tokens / MILLION:g} million" if tokens >= MILLION else f"{tokens:,}"
-
-
-def _shown(found: Estimate) -> str:
-    if not found.n:
-        return "-"
-    return with_interval(found.mean, found.low, found.high, ".3f")
 
 
 def difference_at(variant: str, other: str, millions: float) -> ReadSample:
