@@ -10,8 +10,6 @@ import pytest
 
 from .conftest import BASELINE, BEFORE, EQUAL
 
-pytestmark = pytest.mark.slow
-
 
 def test_curves_csv_has_every_number_of_every_record_and_no_other(report):
     per_step = report.records.tokens_per_step

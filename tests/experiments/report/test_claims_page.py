@@ -25,15 +25,6 @@ MEANS = [-0.299, -0.301, -0.2995, -0.3005, -0.3]
 """five differences that decide every claim of the loss"""
 
 
-def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_comparison, tmp_path):
-    variants = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
-    make_comparison(tmp_path / "convergence", variants, 3, steps=40)
-    (section,) = read_sections({"convergence": STUDIES["convergence"]}, tmp_path)
-    rows = [row for row in section.rows if row.reference == "convergence"]
-    assert [row.claim.key for row in rows] == [claim.key for claim in claims_of(STUDIES["convergence"])]
-    assert "not run" not in {row.verdict for row in rows}
-
-
 def test_references_are_of_experiments_that_exist():
     assert {reference.study for reference in REFERENCES.values()} <= set(STUDIES)
     assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)

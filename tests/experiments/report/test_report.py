@@ -135,11 +135,6 @@ TOLD = [
     ({"seeds": 1, "fates": {("elu+1-none", 0): ("failed", "why")}}, "No run has finished yet.", "log.txt"),
     ({"fates": QUEUED}, "3 runs are queued. This command finishes what is missing:", "no reason recorded"),
     (
-        {"fates": {("elu+1-none", 2): ("failed", "it is read-only")}},
-        "1 of 3 failed: seed 2: it is read-only",
-        "log.txt",
-    ),
-    (
         {"notes": ["The code changed since."]},
         """The code changed since.
         Linear attention with the feature map elu(x) + 1
@@ -203,11 +198,10 @@ def test_data_notes_stand_once_above_the_figures_of_the_data(make_comparison, tm
         assert text.partition(start)[2].partition(end)[0].count("Not real text.") == uses_data
 
 
-@pytest.mark.parametrize("markup", [True, False])
-def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tmp_path, markup):
+def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tmp_path):
     fates = {("elu+1-none", 2): ("failed", "why [not]")}
     table = result_table(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates=fates))
-    console = Console(width=100, file=io.StringIO(), markup=markup)
+    console = Console(width=100, file=io.StringIO(), markup=True)
     console.print(table)
     text = console.file.getvalue()
     assert "2 of 3" in text
@@ -268,23 +262,18 @@ def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_p
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("comparison.json", False, "holds no comparison.json; give the directory that `run` wrote"),
-        ("comparison.json", "", "comparison.json is not JSON"),
+        ("comparison.json", "", "holds no comparison.json; give the directory that `run` wrote"),
         ("elu+1-none/seed0/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
-        ("elu+1-none/seed0/status.json", '{"state": "lost"}', "status.json at $.state: invalid enum value 'lost'"),
-        ("elu+1-none/seed0/config.json", "{}", "config.json is wrong: object missing required field `variant`"),
         ("attention.csv", "variant,layer\n", "attention.csv has no column seed, distance, signed, absolute"),
         ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl cannot be read (Is a directory)"),
-        ("elu+1-none/seed1/status.json", None, "status.json cannot be read (Is a directory)"),
     ],
 )
 def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_path, capsys, name, content, message):
     root = shutil.copytree(reported, tmp_path / "copy")
-    if not content and content != "":
-        (root / name).unlink()
-        if content is None:
-            (root / name).mkdir()
-    else:
+    (root / name).unlink(missing_ok=True)
+    if content is None:
+        (root / name).mkdir()
+    elif content:
         (root / name).write_text(content)
     before = files_of(root)
     capsys.readouterr()

@@ -9,14 +9,10 @@ import torch
 from experiments.judge.claims import claims_of
 from experiments.judge.curves import read_curves
 from experiments.judge.references import declared_claims
-from experiments.judge.statistics import summarise
 from experiments.judge.verdicts import evaluate
 from experiments.records.record import read_comparison
-from experiments.show.entries import entries_of
-from experiments.show.keys import shown_of
 from experiments.show.rows import Rows
-from experiments.show.words import headline
-from experiments.study import Study
+from experiments.show.style import style
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -40,6 +36,12 @@ def opened(root):
     return root, comparison, read_curves(root, comparison)
 
 
+def made_alone(make, directory, stem):
+    """Saves no figure, which takes the most time; whether there is one is known when it is drawn."""
+    with style():
+        return make() is not None
+
+
 def judged(study, root, comparison, curves, reference=None):
     """The rows of its claims, by key; of those that are judged on a reference, if one is named."""
     reference = reference or study.name
@@ -48,24 +50,7 @@ def judged(study, root, comparison, curves, reference=None):
     return {row.claim.key: row for row in rows}
 
 
-def verdicts(study, *comparison):
-    return {key: row.verdict for key, row in judged(study, *comparison).items()}
-
-
 def rows_of(study, root, comparison, curves, reference=None):
     """What the report of a study is made of."""
     claims = judged(study, root, comparison, curves, reference).values()
     return Rows(root, study, comparison, curves, claims)
-
-
-def headline_of(study, *opened):
-    return headline(rows_of(study, *opened), shown_of(study))
-
-
-def drawn(figures, output, root, comparison, curves):
-    """The entries of its report, and the stems of its figures."""
-    if isinstance(figures, Study):
-        entries = entries_of(rows_of(figures, root, comparison, curves), output)
-    else:
-        entries = figures(root, output, comparison, curves, summarise(root, comparison, curves))
-    return entries, {path.stem for path in (output / "figures").glob("*.png")}

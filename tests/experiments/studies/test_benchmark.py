@@ -11,13 +11,13 @@ from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.judge.statistics import Estimate
-from experiments.report.overview import write_overview
+from experiments.show import style
+from experiments.show.entries import entries_of, figures_over
 from experiments.studies import tables
 from experiments.studies.benchmark import claims, definition, measure, overview, results
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.length.measure import LOSSES
 from experiments.studies.registry import STUDIES
-from experiments.study import read_toml
 from experiments.train.chosen_objective import make_objective
 from experiments.train.costs import attention_flops, costs, state_numbers
 from experiments.train.models import Shape, build_model, check_parameters_match
@@ -25,7 +25,7 @@ from experiments.variants import check_variants_differ, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import drawn, opened, write
+from .conftest import made_alone, opened, rows_of, write
 
 STUDY = STUDIES["benchmark"]
 V1 = read_benchmark()
@@ -33,14 +33,14 @@ TRAINED = [name for name, task in V1.tasks.items() if task.study == "benchmark"]
 
 
 @pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("preset", ["cpu", "smoke"])
-def test_every_task_can_be_run(name, preset):
+def test_every_task_can_be_run(name):
     """Its configuration is one, its data set is there, its variants differ and have as many parameters."""
-    task, config = V1.tasks[name], V1.config(name, preset)
+    task, config, small = V1.tasks[name], V1.config(name, "cpu"), V1.config(name, "smoke")
     variants = [get_variant(each) for each in task.variants + task.more]
     check_variants_differ(variants, config)
-    if config.data.partition("-")[0] not in ("imdb", "newsgroups", "stdlib"):
-        assert load_corpus(config.data).sequences.length == config.context
+    for each in (config, small):
+        if each.data.partition("-")[0] not in ("imdb", "newsgroups", "stdlib"):
+            assert load_corpus(each.data).sequences.length == each.context
     found = {each.name: costs(each, each.config(config), Shape(256, config.context)) for each in variants}
     check_parameters_match({each: (cost.parameters, 0) for each, cost in found.items()})
     assert all(cost.state and cost.flops for cost in found.values())
@@ -55,49 +55,21 @@ def test_texts_are_those_of_the_data_sets_that_are_read():
     }
 
 
-def changed(tmp_path, file, before, after):
-    """A copy of v1 in which a text of a file was replaced, or something was added at the end."""
-    folder = tmp_path / "v1"
-    shutil.copytree(definition.FOLDER / "v1", folder)
-    text = (folder / file).read_text()
-    assert before in text
-    (folder / file).write_text(text.replace(before, after, 1) if before else text + after)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("file", "before", "after", "said"),
     [
-        ("tasks.toml", "", "[more]\nquestion = 1\nasks = 'x'\nsteps = 3\n", "unknown field `steps`"),
-        ("order.toml", "seeds = 3", "seed = 3", "missing required field `seeds`|unknown field `seed`"),
-        ("tasks.toml", "[cost]", "[cost", "is not TOML"),
+        ("order.toml", "seeds = 3", "seed = 3", r"order\.toml.*(missing required field `seeds`|unknown field `seed`)"),
+        ("tasks.toml", "[cost]", "[cost", r"tasks\.toml.*is not TOML"),
+        ("recipe.toml", "[text]\n", "[text]\nstpes = 1\n", "task language: .*'stpes'"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name(tmp_path, file, before, after, said):
-    with pytest.raises(ValueError, match=rf"{file}.*({said})"):
-        read_benchmark(changed(tmp_path, file, before, after))
-
-
-def test_every_name_is_defined_and_every_claim_is_of_what_is_trained():
-    for task in (V1.tasks[name] for name in TRAINED):
-        assert task.size in V1.sizes
-        assert task.recipe in V1.recipe
-        for other in filter(None, (task.rates, task.neighbours_of)):
-            assert {*task.variants, *task.more} <= {*V1.tasks[other].variants, *V1.tasks[other].more}
-    assert {task for stage in V1.stages for task in stage.tasks} <= V1.tasks.keys()
-    claims = read_toml(definition.FOLDER / "v1/claims.toml")["claims"]
-    for claim in claims:
-        for task in (V1.tasks[claim[name]] for name in ("task", "minus") if claim.get(name)):
-            assert {claim["first"], claim["second"]} <= {*task.variants, *task.more}
-            assert claim.get("factor", 1) in task.tested
-        assert claim["expect"] in ("lower", "higher", "equal")
-    assert len({claim["key"] for claim in claims}) == len(claims) <= 30
-
-
-def test_a_setting_that_there_is_not_is_refused_with_its_task(tmp_path):
-    found = read_benchmark(changed(tmp_path, "recipe.toml", "[text]\n", "[text]\nstpes = 1\n"))
-    with pytest.raises(ValueError, match=r"task language: .*'stpes'"):
-        found.config("language", "cpu")
+def test_a_wrong_file_is_refused_with_its_name_and_a_wrong_setting_with_its_task(tmp_path, file, before, after, said):
+    folder = shutil.copytree(definition.FOLDER / "v1", tmp_path / "v1")
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after, 1))
+    with pytest.raises(ValueError, match=said):
+        read_benchmark(folder).config("language", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -208,72 +180,6 @@ def test_recall_is_measured_with_each_number_of_pairs(monkeypatch, tmp_path):
         assert ((targets != NOT_SCORED).sum(1) == row.pairs).all()
 
 
-def test_the_table_and_the_figures(make_comparison, tmp_path):
-    objective = {"name": "answers in sequences", "metric": "accuracy", "unit": "share of answers", "better": "higher"}
-    variants = ["softmax-rope", "elu+1-rope-after@decay=fixed"]
-    root = make_comparison(
-        tmp_path / "recall-2k", ",".join(variants), 2, experiment="benchmark", objective=objective | {"vocabulary": 256}
-    )
-    rows = [
-        (variant, seed, pairs, factor, 1 / factor - 0.1 * place)
-        for place, variant in enumerate(variants)
-        for seed in range(2)
-        for pairs in (4, 16)
-        for factor in (1, 2)
-    ]
-    write(measure.LONGER, root, rows)
-    root, comparison, curves = opened(root)
-    entries, stems = drawn(STUDY, tmp_path / "output", root, comparison, curves)
-    assert stems == {"longer-4", "longer-16", "by-step"}
-    shown = entries[-1].table.set_index(["variant", "pairs"])
-    assert shown.loc[("softmax-rope", 4)].tolist() == ["2", "100.0%", "50.0%"]
-    assert shown.loc[(variants[1], 16)].tolist() == ["2", "90.0%", "40.0%"]
-    assert shown.columns.tolist() == ["n", "32", "64"]
-
-
-def test_variants_stand_side_by_side_over_the_tasks(make_comparison, tmp_path):
-    other, floor = "elu+1-none", {"name": "6-gram", "metric": "bits_per_byte", "value": 2.55, "split": "test"}
-    names = f"softmax-rope,{other},elu+1-rope-after"
-    made = {"experiment": "benchmark", "fates": {("elu+1-rope-after", 0): ("failed", "stopped")}}
-    short = make_comparison(tmp_path / "short", names, name="windows-256", **made)
-    long = make_comparison(tmp_path / "long", names, name="language", floors=[floor | {"steps": 100}], **made)
-    rates = make_comparison(tmp_path / "rates", names, name="language-rates", **made)
-    rows = [("softmax-rope", 0, "as trained", 64, first, first + 31, 2 + first / 12.8) for first in (0, 32)]
-    write(LOSSES, long, [*rows, ("softmax-rope", 0, "in windows of the training length", 32, 32, 63, 2.25)])
-    shown, far = overview.texts([rates, short, long]).set_index("variant").T, "language: positions 32 to 63"
-    assert [*shown.index] == [
-        *("language: 6,400 bytes", "language: minus softmax-rope", far, f"{far}, in windows of 32"),
-        *("numbers of the state", "MFLOPs a token", "windows-256: 6,400 bytes", "windows-256: minus softmax-rope"),
-    ]
-    assert [*shown] == ["floor: 6-gram", other, "softmax-rope", "elu+1-rope-after"]
-    assert [*shown[other].iloc[:2]] == ["3.182 [3.157, 3.206]", "-0.097 [-0.097, -0.097]"]
-    assert [*shown["softmax-rope"].iloc[1:4]] == ["-", "4.500", "2.250"]
-    assert [*shown["elu+1-rope-after"].iloc[:3]] == ["3.477", "+0.194", "-"]  # of two seeds: one failed
-    assert [*shown["floor: 6-gram"]] == ["2.550", *("-",) * 7]
-
-
-def test_accuracies_stand_side_by_side_with_those_of_longer_sequences(make_comparison, tmp_path):
-    variants, objective = ["softmax-rope", "elu+1-none"], {"name": "answers", "metric": "accuracy", "unit": "share"}
-    objective |= {"better": "higher", "vocabulary": 256}
-    made = {
-        "experiment": "benchmark",
-        "objective": objective,
-        "loss": lambda variant, seed, step: len(variant) / 20 - 0.5,
-    }
-    root = make_comparison(tmp_path / "recall", ",".join(variants), 1, name="recall-2k", **made)
-    rows = [
-        (name, 0, pairs, factor, 1 / (factor * pairs)) for name in variants for pairs in (4, 16) for factor in (1, 2)
-    ]
-    write(measure.LONGER, root, rows)
-    shown = overview.sequences([root]).set_index("variant")
-    assert shown.to_dict("index") == {
-        "softmax-rope": {"recall-2k": "60.0%", "recall-2k: 64 tokens": "3.1%"},
-        "elu+1-none": {"recall-2k": "50.0%", "recall-2k: 64 tokens": "3.1%"},
-    }
-    assert [*shown.index] == variants
-    assert overview.texts([root]) is None
-
-
 @pytest.mark.parametrize(
     ("expect", "low", "high", "p", "verdict"),
     [
@@ -302,7 +208,8 @@ def test_the_frozen_rule(expect, low, high, p, verdict):
     assert claims.Judged(claim, Estimate(0), 0.01, margin=0.02).verdict == "not run"
 
 
-FIXED, AFTER = "elu+1-rope-after@decay=fixed", "elu+1-rope-after"
+FIXED, AFTER, SHORT = "elu+1-rope-after@decay=fixed", "elu+1-rope-after", "elu+1-rope-after@decay=gate@short_conv=4"
+ACCURACY = {"name": "answers", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 256}
 
 
 def test_claims_are_judged_on_the_tasks_that_are_there(make_comparison, tmp_path):
@@ -335,81 +242,103 @@ def test_claims_are_judged_on_the_tasks_that_are_there(make_comparison, tmp_path
     assert shown.loc[f"{AFTER} − softmax-rope is above 0", "verdict"] == "supported"
 
 
-def test_claims_of_longer_windows_and_of_pairs_are_of_those(make_comparison, tmp_path):
-    made = {"experiment": "benchmark"}
-    language = make_comparison(tmp_path / "a", f"softmax-rope,{FIXED}", 3, name="language", **made)
-    bins = {32: [(0, 15), (16, 31)], 128: [(0, 15), (16, 31), (32, 63), (64, 127)]}
-    write(
-        LOSSES,
-        language,
-        [
-            (name, seed, "as trained", length, first, last, 2 + (name == FIXED) * (length == 128) * (seed + 1))
-            for name in ("softmax-rope", FIXED)
+@pytest.fixture
+def recall(make_comparison, tmp_path):
+    """A task of recall: softmax attention has 60 % of the answers right, the other half of them."""
+
+    def make(name="recall-2k", other=FIXED, seeds=1, **made):
+        root = make_comparison(
+            *(tmp_path / name, f"softmax-rope,{other}", seeds),
+            **{"name": name, "experiment": "benchmark", "objective": ACCURACY} | made,
+            loss=lambda variant, seed, step: 0.1 if variant == "softmax-rope" else 0.0,
+        )
+        rows = [
+            (variant, seed, pairs, factor, (1 - 0.5 * (variant == other) * (pairs == 64)) / factor)
+            for variant in ("softmax-rope", other)
+            for seed in range(seeds)
+            for pairs in (4, 64)
+            for factor in (1, 2)
+        ]
+        write(measure.LONGER, root, rows)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def language(make_comparison, tmp_path):
+    """A task of language models: with a decay the loss in longer windows is higher, by 1, 2 and 3."""
+    floor = {"name": "6-gram", "metric": "bits_per_byte", "value": 2.55, "split": "test", "steps": 100}
+
+    def make(name="language", **other):
+        fields = {"experiment": "benchmark", "name": name, "floors": [floor]} | other
+        root = make_comparison(tmp_path / name, f"softmax-rope,{FIXED},{AFTER}", 3, **fields)
+        ranges = {32: [(0, 15), (16, 31)], 128: [(0, 15), (16, 31), (32, 63), (64, 127)]}
+        rows = [
+            (variant, seed, "as trained", length, first, last, 2 + (variant == FIXED) * (length == 128) * (seed + 1))
+            for variant in ("softmax-rope", FIXED)
             for seed in range(3)
-            for length, ranges in bins.items()
-            for first, last in ranges
-        ],
-    )
-    short = "elu+1-rope-after@decay=gate@short_conv=4"
-    made["objective"] = {
-        "name": "answers",
-        "metric": "accuracy",
-        "unit": "share",
-        "better": "higher",
-        "vocabulary": 256,
-    }
-    recall = make_comparison(tmp_path / "b", f"softmax-rope,{short}", 3, name="recall-8k", **made)
-    rows = [
-        (name, seed, pairs, factor, 1 - 0.5 * (name == short) * (pairs == 64) / factor)
-        for name in ("softmax-rope", short)
-        for seed in range(3)
-        for pairs in (4, 64)
-        for factor in (1, 2)
+            for length, of_length in ranges.items()
+            for first, last in of_length
+        ]
+        far = [("softmax-rope", 0, "in windows of the training length", 128, 64, 127, 2.25)]
+        write(LOSSES, root, rows + far)
+        return root
+
+    return make
+
+
+def test_the_table_and_the_figures_of_a_task(recall, tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "save_figure", made_alone)
+    *figures, table = entries_of(rows_of(STUDY, *opened(recall(seeds=2))), tmp_path)
+    assert {each.stem for each in figures} == {"longer-4", "longer-64", "by-step"}
+    shown = table.table.set_index(["variant", "pairs"])
+    assert shown.columns.tolist() == ["n", "32", "64"]
+    assert shown.loc[("softmax-rope", 4)].tolist() == ["2", "100.0%", "50.0%"]
+    assert shown.loc[(FIXED, 64)].tolist() == ["2", "50.0%", "25.0%"]
+
+
+def test_variants_stand_side_by_side_over_the_tasks(language, recall):
+    made = {"fates": {(AFTER, 0): ("failed", "stopped")}}
+    short, rates = language("windows-256", floors=[], **made), language("language-rates", **made)
+    shown, far = overview.texts([rates, short, language(**made)]).set_index("variant").T, "positions 64 to 127"
+    of_language = ["language: 6,400 bytes", "language: minus softmax-rope", f"language: {far}"]
+    assert [*shown.index] == [
+        *(*of_language, f"language: {far}, in windows of 32", "numbers of the state", "MFLOPs a token"),
+        *("windows-256: 6,400 bytes", "windows-256: minus softmax-rope", f"windows-256: {far}"),
+        f"windows-256: {far}, in windows of 32",
     ]
-    write(measure.LONGER, recall, rows)
-    found = {each.claim.key: each for each in claims.judged([language, recall])}
+    assert [*shown] == ["floor: 6-gram", "softmax-rope", AFTER, FIXED]
+    assert [*shown["softmax-rope"].iloc[1:4]] == ["-", "2.000 [2.000, 2.000]", "2.250"]
+    assert [*shown[AFTER].iloc[:3]] == ["3.477", "+0.194", "-"]  # of two seeds: one failed
+    assert shown.loc[of_language[2], FIXED].startswith("4.000 [")
+    assert [*shown["floor: 6-gram"].iloc[:2]] == ["2.550", "-"]
+
+    assert overview.sequences([recall()]).set_index("variant").to_dict("index") == {
+        "softmax-rope": {"recall-2k": "60.0%", "recall-2k: 64 tokens": "50.0%"},
+        FIXED: {"recall-2k": "50.0%", "recall-2k: 64 tokens": "25.0%"},
+    }
+    assert overview.texts([recall("recall-8k")]) is None
+
+
+def test_claims_of_longer_windows_and_of_pairs_are_of_those(language, recall):
+    found = {each.claim.key: each for each in claims.judged([language(), recall("recall-8k", SHORT, 3)])}
     assert found["longer-decay-below-softmax"].found.mean == 2
     assert found["recall-softmax"].found.mean == -0.5
     assert found["recall-softmax"].verdict == "supported"  # of equal values the spread is one text's
 
 
-def test_the_figures_over_tasks(make_comparison, tmp_path):
-    floor = {"name": "6-gram", "metric": "bits_per_byte", "value": 2.55, "split": "test", "steps": 100}
-    made = {"experiment": "benchmark", "floors": [floor]}
-    names = f"softmax-rope,{FIXED},{AFTER}"
-    roots = [
-        make_comparison(tmp_path / name, names, 3, name=name, **made)
-        for name in ("language", "ladder-1.6m", "windows-256")
-    ]
-    write(
-        LOSSES,
-        roots[0],
-        [(name, 0, "as trained", 64, first, first + 31, 2.5) for name in names.split(",") for first in (0, 32)],
-    )
-    objective = {"name": "answers", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 256}
-    guess = floor | {"name": "guessing", "metric": "accuracy", "value": 0.02}
-    recall = {"experiment": "benchmark", "objective": objective, "floors": [guess]}
-    for name, dim in (("recall-2k", 44), ("recall-8k", 90)):
-        root = make_comparison(tmp_path / name, f"softmax-rope,{FIXED}", 1, name=name, **recall)
-        roots.append(root)
-        rows = [(each, 0, pairs, 1, dim / 100) for each in ("softmax-rope", FIXED) for pairs in (4, 64)]
-        write(measure.LONGER, root, rows)
-
+def test_the_figures_over_tasks(language, recall, tmp_path, monkeypatch):
+    guess = {"name": "guessing", "metric": "accuracy", "value": 0.02, "split": "test", "steps": 100}
+    roots = [language(name) for name in ("language", "ladder-1.6m", "windows-256")]
+    roots += [recall(name, floors=[guess]) for name in ("recall-2k", "recall-8k")]
     sizes = results.by_size(roots)
     assert {*sizes["variant"]} == {FIXED, AFTER}
     assert len(sizes) == 2 * 2 * 3
     assert (results.floor_by_size(roots)["value"] < 0).all()
-    states = results.by_state(roots)
-    assert [*states["value"]] == [0.44, 0.44, 0.9, 0.9]
+    assert [*results.by_state(roots)["value"]] == [0.5, 1.0] * 2
     assert results.guessing(roots)["value"].tolist() == [0.02, 0.02]
-    write_overview(tmp_path, STUDIES, lambda _: None)
-    assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == {
-        "behind",
-        "by-size",
-        "positions",
-        "by-state",
-    }
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "Recall by the size of the state" in page
-    assert V1.tasks["recall-2k"].asks in page
-    assert "![Loss by position](figures/positions.png)" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(style, "save_figure", made_alone)
+    figures = figures_over(STUDY, roots, tmp_path)
+    assert {each.stem for each in figures} == {"behind", "by-size", "positions", "by-state"}
+    assert STUDY.asked(opened(roots[-1])[1]) == V1.tasks["recall-8k"].asks

@@ -26,7 +26,7 @@ from tests.made_up import make_record
 
 @pytest.fixture(scope="module")
 def mask():
-    return mask_table(mask_draws_table(draws=200, seed=1))
+    return mask_table(mask_draws_table(draws=100, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def scores():
 def test_the_mean_of_real_draws_is_the_expected_mask(mask):
     assert set(mask["num_features"]) == set(MASK_FEATURES)
     for row in mask.itertuples():
-        standard_error = (row.high - row.low) / 2 / 1.972  # Student's t for 199 degrees of freedom
+        standard_error = (row.high - row.low) / 2 / 1.984  # Student's t for 99 degrees of freedom
         # 36 comparisons: 4 standard errors are exceeded by chance once in 440 runs, and the draws are fixed.
         assert abs(row.mean - row.expected) < 4 * standard_error
         assert standard_error < 0.05
@@ -83,7 +83,7 @@ def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
     assert table.max(axis=None) < 1
 
 
-@pytest.mark.parametrize("context", [16, 31, 40, 64])
+@pytest.mark.parametrize("context", [16, 31, 64])
 def test_every_range_of_positions_counts_the_same_targets_equally_often(context):
     spans = torch.arange(2 * 501).view(2, 501)
     windows, counted = overlapping(spans, context)

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.registry import load_corpus
 from experiments.studies import tables
 from experiments.studies.length import measure as length
-from experiments.train.chosen_objective import make_objective
 from experiments.train.models import build_model
 from experiments.train.position_loss import bins, recut
 from experiments.variants import get_variant
@@ -78,9 +76,3 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     attention = [module for model in models.values() for module in model.modules() if isinstance(module, RoPEAttention)]
     assert attention
     assert all(module.rope_scaling is None for module in attention)
-
-
-def test_generated_sequences_have_no_other_length(tmp_path):
-    task = make_objective(load_corpus("recall-64"), Config(context=64, batch_size=4))
-    notes = length.measure(tmp_path, make_record(config=vars(CONFIG)), task)
-    assert notes == ["--data recall-64 is not learnt as a text of bytes: no loss at other lengths was measured"]

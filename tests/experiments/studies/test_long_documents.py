@@ -11,8 +11,8 @@ from experiments.cli import main
 from experiments.config import Config
 from experiments.data.registry import load_data
 from experiments.records.record import read_comparison
-from experiments.studies import answers, tables
-from experiments.studies.answers import ANSWERS, samples_of
+from experiments.studies import answers
+from experiments.studies.answers import ANSWERS, judge, samples_of
 from experiments.studies.long_documents import measure as measured
 from experiments.train.chosen_objective import make_objective
 from tests.made_up import make_record, metrics_rows, trained_here
@@ -40,28 +40,14 @@ def test_a_run_has_costs_samples_and_a_report(made):
     assert (costs[["seconds", "bytes"]] > 0).all().all()
     assert {*answers["variant"]} == {*VARIANTS}
     assert answers["said"].isin(["negative", "positive"]).all()
+    assert judge(read_comparison(made), {*VARIANTS}) == "softmax-rope@context=512", "the first that reads the most"
+    assert answers["tokens"].min() < 300
+    assert answers["tokens"].max() > 900
     report = (made / "report.md").read_text(encoding="utf-8")
     assert "RoFormer (2104.09864)" in report
     assert answers["text"].iloc[0][:40] in report
     assert (made / "figures/accuracy.png").exists()
     assert (made / "figures/cost.png").exists()
-
-
-@pytest.mark.usefixtures("no_pictures")
-@pytest.mark.slow
-def test_what_is_measured_is_not_timed_again(made, monkeypatch):
-    before = (made / "documents.csv").read_bytes()
-    monkeypatch.setattr(tables, "time_in_turn", lambda *_, **__: pytest.fail("it was timed again"))
-    assert main([*WORDS, "--out", str(made)]) == 0
-    assert (made / "documents.csv").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_samples_are_of_all_lengths_and_judged_by_the_first_that_reads_the_most(made):
-    found = pd.read_csv(made / "answers.csv")
-    assert answers.judge(read_comparison(made), {*VARIANTS}) == "softmax-rope@context=512"
-    assert found["tokens"].min() < 300
-    assert found["tokens"].max() > 900
 
 
 @pytest.mark.slow
@@ -83,6 +69,7 @@ def test_every_run_has_its_own_length_and_equal_texts(made):
     assert again.tolist() == few.tolist()
 
 
+@pytest.mark.slow
 def test_a_dry_run_counts_what_each_variant_reads(tmp_path, capsys):
     assert main([*WORDS, "--dry-run", "--out", str(tmp_path / "planned")]) == 0
     said = capsys.readouterr().out
@@ -91,9 +78,8 @@ def test_a_dry_run_counts_what_each_variant_reads(tmp_path, capsys):
     assert not (tmp_path / "planned").exists()
 
 
-@pytest.mark.parametrize("study", ["convergence", "translation", "recall"])
-def test_another_length_needs_labelled_texts(tmp_path, capsys, study):
-    words = ["run", study, "--preset", "smoke", "--variants", "softmax-rope,softmax-rope@context=16"]
+def test_another_length_needs_labelled_texts(tmp_path, capsys):
+    words = ["run", "convergence", "--preset", "smoke", "--variants", "softmax-rope,softmax-rope@context=16"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--variants gives a context of 16" in line
@@ -113,12 +99,6 @@ def test_what_has_a_finished_run_is_timed_and_the_columns_have_their_order(make_
     found = pd.read_csv(root / "documents.csv")
     assert {*found["variant"]} == {"softmax-rope"}
     assert [*found] == ["variant", "round", "context", "seconds", "bytes"]
-
-
-def test_other_tasks_have_no_documents(next_byte, tmp_path):
-    config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
-    (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
-    assert "give --data imdb-sentiment" in note
 
 
 def test_long_texts_are_shown_by_their_ends():

@@ -25,7 +25,7 @@ def test_a_step_of_every_variant_is_timed_in_every_round(next_byte, monkeypatch,
     assert (tmp_path / "cost.csv").read_bytes() == before, "what a quiet machine measured stays"
 
 
-@pytest.mark.parametrize("name", ["softmax-rope", "elu+1-rope-after", "softmax-t5", "elu+1-rope-after@decay=retnet"])
+@pytest.mark.parametrize("name", ["softmax-rope", "elu+1-rope-after", "softmax-t5"])
 def test_the_longest_windows_are_sixty_four_and_rope_is_stretched_in_them(next_byte, monkeypatch, tmp_path, name):
     config = Config(layers=1, dim=16, heads=2, context=4)
     record, objective = make_record(config=vars(config), variants=[name]), next_byte(config)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.show import entries, style
+from experiments.records.files import visible
+from experiments.show import entries
 from experiments.show.keys import shown_of
 from experiments.show.words import headline
 from experiments.studies.registry import STUDIES
 from experiments.study import TableEntry
 
-from .conftest import RESULTS, opened, rows_of
+from .conftest import RESULTS, made_alone, opened, rows_of
 
 SHOWN = Path(__file__).with_name("shown.md")
 RECORDED = [
@@ -45,15 +46,9 @@ def shown(name: str, output: Path) -> Iterator[str]:
         yield ""
 
 
-def made_alone(make, directory, stem):
-    with style.style():
-        return make() is not None
-
-
 @pytest.mark.parametrize("name", COMPARISONS)
 @pytest.mark.parametrize("draws", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.full])])
 def test_what_is_said_of_a_committed_comparison(name, draws, tmp_path, monkeypatch):
-    """Figures take the most time; whether there is one is known when it is drawn."""
     monkeypatch.setattr(entries.style, "save_figure", made_alone if draws else lambda *_: False)
     _, _, section = SHOWN.read_text(encoding="utf-8").partition(f"## {name}\n")
     wanted = [f"## {name}", *section.partition("\n## ")[0].splitlines()]
@@ -62,11 +57,12 @@ def test_what_is_said_of_a_committed_comparison(name, draws, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_verdicts_are_those_of_the_table_of_claims(name):
+def test_verdicts_and_remarks_are_those_of_the_table_of_claims(name):
     table = csv.DictReader((RESULTS / "claims.csv").read_text(encoding="utf-8").splitlines())
     committed = {row["claim"]: row for row in table if row["comparison"] == name}
     found = rows(f"reference/{name}").claims
-    assert {key: row["verdict"] for key, row in committed.items()} == {key: row.verdict for key, row in found.items()}
+    told = {key: (row["verdict"], row["remark"]) for key, row in committed.items()}
+    assert told == {key: (row.verdict, visible(row.remark)) for key, row in found.items()}
 
 
 if __name__ == "__main__":

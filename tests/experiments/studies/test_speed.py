@@ -111,9 +111,8 @@ def test_settings_that_are_not_set_are_those_on_record(tmp_path, capsys):
     assert "holds a comparison that differs in lengths (" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("preset", ["cpu", "one-thread"])
-def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys, preset):
-    assert run(tmp_path / "planned", "--dry-run", preset=preset) == 0
+def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys):
+    assert run(tmp_path / "planned", "--dry-run", preset="one-thread") == 0
     output = capsys.readouterr().out
     assert "time of operation, forward+backward, N = 16,384: linear-rope" in output
     assert "performer-pytorch is left out where it needs more than" in output
@@ -187,16 +186,12 @@ def test_what_is_appended_is_read_again_and_the_later_counts(tmp_path):
 @pytest.mark.parametrize(
     ("record", "change", "message"),
     [
-        (TIME, {"kind": "space"}, "space"),
-        (TIME, {"length": 0}, r"\$\.length"),
         (TIME, {"topic": "rats"}, "topic and direction are 'rats'"),
         (RATE, {"chunk_size": None}, "chunk_size is missing"),
         (TIME, {"samples": []}, "samples are missing"),
-        (ONE, {"case": ""}, "case or length is missing"),
         (ONE, {"length": None}, "case or length is missing"),
         (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [1] * n} for n in (1, 2)]}, "number of rounds"),
         (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [0]}]}, r"\$\.samples\[0\]\.seconds\[0\]"),
-        (ONE, {"returned": -1}, r"\$\.returned"),
     ],
 )  # fmt: skip
 def test_a_wrong_measurement_is_named_with_its_line(tmp_path, record, change, message):
@@ -215,8 +210,7 @@ def test_models_of_another_size_are_not_trained_beside_ours(monkeypatch):
 
 @pytest.mark.parametrize(("topic", "names"), [
     ("module", [SOFTMAX]),
-    ("training", [SOFTMAX]),
-    ("positions", ["softmax none", "softmax learned", "softmax rope", "softmax alibi"]),
+    ("positions", ["softmax rope", "softmax alibi"]),
     ("decays", [SOFTMAX, f"{SOFTMAX}@decay=gate"]),
 ])  # fmt: skip
 def test_softmax_attention_is_held_to_flash_attention_where_it_adds_no_bias(monkeypatch, topic, names):
@@ -262,22 +256,19 @@ def test_competitors_are_timed_in_turn_and_one_that_raises_leaves_the_others():
     assert [a for a, b in zip(order, [*order[1:], None], strict=True) if a != b] == ["a", "b", "a", "b"]
 
 
-def allocate(mebibytes):
-    rise, _ = peak_memory(lambda: torch.ones(mebibytes, 2**18).sum(), torch.device("cpu"))
-    return rise
-
-
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_peak_memory_is_that_of_the_call():
-    rise, higher = in_fresh_process(allocate, 64), in_fresh_process(allocate, 128)
-    assert rise >= 64 * 2**20
-    assert 60 * 2**20 < higher - rise < 68 * 2**20, "what the first call loads of the library is in both"
+    for mebibytes in (1, 64, 128):  # the first call loads what the library needs
+        rise, _ = peak_memory(lambda: torch.ones(mebibytes, 2**18).sum(), torch.device("cpu"))  # noqa: B023
+        assert mebibytes == 1 or abs(rise / 2**20 - mebibytes) < 4
 
 
-@pytest.mark.parametrize(("function", "reason"), [(fail, "ValueError: for the test"), (die, "terminated abruptly")])
-def test_a_process_that_fails_says_why(function, reason):
-    with pytest.raises(RuntimeError, match=reason):
-        in_fresh_process(function)
+@pytest.mark.slow
+def test_a_process_of_its_own_gives_what_it_found_or_says_why_not():
+    assert in_fresh_process(abs, -3) == 3
+    for function, reason in ((fail, "ValueError: for the test"), (die, "terminated abruptly")):
+        with pytest.raises(RuntimeError, match=reason):
+            in_fresh_process(function)

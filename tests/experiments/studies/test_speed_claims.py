@@ -82,7 +82,7 @@ def test_crossovers_lie_on_straight_lines_in_log_log():
     assert crossover(dict(zip(lengths, [2, 0.5, 2], strict=True))) == pytest.approx(4096), "the last one counts"
 
 
-@pytest.mark.parametrize("change", [{"threads": 4}, {"device": "cuda"}, {"heads": 4}])
+@pytest.mark.parametrize("change", [{"threads": 4}, {"device": "cuda"}])
 def test_other_settings_than_the_targets_have_none(change, tmp_path, records):
     written(tmp_path, records[:12], replace(CPU, **change))
     assert "no target" in set(targets(tmp_path)["verdict"]) <= {"no target", "not measured"}

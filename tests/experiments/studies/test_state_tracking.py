@@ -37,9 +37,3 @@ def test_accuracy_is_measured_by_position(monkeypatch, tmp_path):
     # Right as far as 100, and by chance, half of the time, after it: 5 standard errors of the fair coins.
     assert found[2] == pytest.approx((36 + 28 / 2) / 64, abs=5 * 0.5 / (256 * 28) ** 0.5)
     assert found[4] == pytest.approx(0.5, abs=5 * 0.5 / (256 * 128) ** 0.5)
-
-
-def test_a_text_has_no_state(next_byte, tmp_path):
-    config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
-    (note,) = tracking.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
-    assert "give --data parity-64" in note

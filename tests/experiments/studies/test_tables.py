@@ -4,17 +4,41 @@ import pandas as pd
 import pytest
 
 from experiments.config import Config
+from experiments.data.registry import load_corpus
 from experiments.judge.curves import read_curves
 from experiments.judge.runs import Runs
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import read_comparison
+from experiments.studies.registry import STUDIES
 from experiments.studies.tables import RUN, Table
+from experiments.study import resolve
 from experiments.train.checkpoint import save_checkpoint, weights_as_bytes
+from experiments.train.chosen_objective import make_objective
 from experiments.train.models import build_model
 from experiments.train.optimizers import make_optimizer
 from experiments.train.trained_models import packed_weights
 from experiments.variants import get_variant
 from tests.made_up import make_record
+
+
+@pytest.mark.parametrize(
+    ("study", "data", "note"),
+    [
+        ("translation", "text", "is no translation: no BLEU was measured; give --data multi30k"),
+        ("long-documents", "text", "is no labelled texts: no document was measured; give --data imdb-sentiment"),
+        ("glue", "text", "is no labelled texts: no answers were collected; give --data mrpc"),
+        ("state-tracking", "text", "is no product of group elements: no state was tracked; give --data parity-64"),
+        ("recall", "text", "is a text, in which nothing is asked: no accuracy was measured; give --data recall-64"),
+        ("length", "recall-64", "is not learnt as a text of bytes: no loss at other lengths was measured"),
+    ],
+)
+def test_what_is_not_measured_of_other_data_is_said(next_byte, tmp_path, study, data, note):
+    config = Config(layers=1, dim=16, heads=2, context=64, batch_size=4)
+    objective = next_byte(config) if data == "text" else make_objective(load_corpus(data), config)
+    record = make_record(config=vars(config))
+    assert resolve(STUDIES[study].measure)(tmp_path, record, objective) == [f"--data {data} {note}"]
+    assert not [*tmp_path.iterdir()]
+
 
 NORMS = Table("norms", RUN, {"norm": number(0)})
 

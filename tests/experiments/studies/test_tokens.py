@@ -4,17 +4,9 @@ from experiments.studies.registry import STUDIES
 from experiments.studies.tokens.budgets import best_floors, table
 from tests.experiments.show.rows import picture_of
 
-from .conftest import judged, opened, rows_of
+from .conftest import opened, rows_of
 
 TOKENS = STUDIES["tokens"]
-
-
-def test_a_budget_that_was_not_trained_is_no_part_of_it(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, ",".join(TOKENS.variants), 3, steps=156_250, every=15_625)  # ten million tokens
-    found = judged(TOKENS, *opened(root))
-    assert found["below-softmax-10"].was_asked
-    assert not found["below-softmax-1"].was_asked
-    assert not found["softmax-gains-on-decay"].was_asked
 
 
 def test_the_table_counts_seeds_that_finished_alone(make_comparison, tmp_path):

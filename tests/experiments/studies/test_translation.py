@@ -9,9 +9,8 @@ import pytest
 
 from experiments import load
 from experiments.cli import main
-from experiments.config import Config
 from experiments.studies.translation import measure as measured
-from tests.made_up import make_record, trained_here
+from tests.made_up import trained_here
 
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
 SMALL = ["--steps", "8", "--checkpoint-every", "2", "--evaluate-every", "4", "--log-every", "2"]
@@ -47,18 +46,12 @@ def test_a_run_has_bleu_samples_and_a_report(made):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quickly")
-def test_what_was_translated_is_not_translated_again(made, monkeypatch):
-    out, words = made
-    before = (out / "bleu.csv").read_bytes()
-    monkeypatch.setattr(measured, "translate", lambda *_: pytest.fail("it was translated again"))
-    assert main([*words, "--out", str(out)]) == 0
-    assert (out / "bleu.csv").read_bytes() == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quickly")
-def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measured_is_made_again(made, tmp_path):
-    out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
+def test_what_is_half_measured_is_translated_again_and_nothing_else_not_even_of_weights_that_are_gone(
+    made, tmp_path, monkeypatch
+):
+    out, words, again = shutil.copytree(made[0], tmp_path / "made"), made[1], []
+    translate = measured.translate
+    monkeypatch.setattr(measured, "translate", lambda *given: again.append(given) or translate(*given))
     before = {name: (out / name).read_bytes() for name in ("bleu.csv", "translations.csv")}
     shutil.rmtree(out / "softmax-rope/seed0/checkpoint")
     (out / "translations.csv").write_text(
@@ -66,9 +59,13 @@ def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measu
     )
     assert main([*words, "--out", str(out)]) == 0
     assert {name: (out / name).read_bytes() for name in before} == before
+    assert len(again) == 1
+    assert main([*words, "--out", str(out)]) == 0
+    assert len(again) == 1
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures("quickly")
 def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_path):
     words = ["run", "translation", "--preset", "smoke", "--variants", "softmax-rope", *SMALL, "--seeds", "2"]
@@ -116,9 +113,3 @@ def test_what_cannot_be_translated_is_refused_in_one_line(made, capsys):
         assert said in line
     with pytest.raises(ValueError, match="continues no text"):
         load(out).run(GATED).generate("one")
-
-
-def test_another_task_has_no_bleu(next_byte, tmp_path):
-    config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
-    (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
-    assert "give --data multi30k" in note
