@@ -64,9 +64,8 @@ def _built_in(name: str) -> DataSet:
     row = row_of(name)
     files = Files(name=name, **{field.name: row[field.name] for field in fields(Files) if field.name in row})
 
-    def load(data_dir: Path | None, data_file: Path | None) -> "Data":
-        found: Data = data_set(name, **row).load(data_dir, data_file)
-        return found
+    def load(data_dir: Path | None, data_file: Path | None) -> Any:
+        return data_set(name, **row).load(data_dir, data_file)
 
     return _of_files(files, load, row)
 

@@ -173,6 +173,12 @@ def unigram_loss(train: np.ndarray, targets: np.ndarray, vocabulary: int) -> flo
     return float(-np.log(counts / counts.sum())[targets].mean())
 
 
+def bits_after_xz(text: bytes) -> float:
+    """Bits per byte of the whole of a text; a megabyte takes a second, so its size is kept as tokens are."""
+    size = kept(b"xz, level 9: " + text, lambda: np.array(len(lzma.compress(text, preset=9))))
+    return 8 * int(size) / len(text)
+
+
 class EachToken(Objective):
     """Predicting tokens of which each counts equally; the primary metric is their mean loss, in nats."""
 
@@ -298,8 +304,8 @@ class NextOfText(NextToken):
         As a yardstick, what xz makes of the split: it adapts to that, and sees more of it than a window.
         """
         metric, counted = self.primary.name, WittenBell(self._read(config.steps), self.vocabulary)
-        evenly = partial(evenly_spaced, length=self.length)
-        windows = {split: evenly(self.splits[split], count=most) for split, most in evaluated(config).items()}
+        most = evaluated(config)
+        windows = {split: evenly_spaced(self.splits[split], self.length, most[split]) for split in most}
         losses = {split: counted.losses(each.numpy()) for split, each in windows.items()}
         best, found = int(np.argmin(losses["validation"])), list[Floor]()
         for split, each in windows.items():
@@ -308,15 +314,9 @@ class NextOfText(NextToken):
                 if order < 3 or order == best:
                     value = self.metrics(sums | {"nats": nats * len(each)})[metric]
                     found.append(Floor(name=name, metric=metric, value=value, split=split))
-            bits = self._compressed[split]
+            bits = bits_after_xz(getattr(self.corpus, split).tobytes())
             found.append(Floor(name="xz, level 9", metric=metric, value=bits, split=split, equal=False))
         return found
-
-    @cached_property
-    def _compressed(self) -> dict[str, float]:
-        """By evaluated split, bits per byte of the whole of it after xz."""
-        texts = {split: getattr(self.corpus, split).tobytes() for split in ("validation", "test")}
-        return {split: 8 * _size_after_xz(text) / len(text) for split, text in texts.items()}
 
     def _read(self, steps: int) -> Tokens:
         """The windows that seed 0 reads in so many steps; or, if that is more than can be counted, the split, once.
@@ -438,11 +438,6 @@ class GeneratedSequences(NextToken):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of scored targets that have the largest logit."""
         return super().metrics(sums) | {"accuracy": sums["right"] / (sums["windows"] * self.length)}
-
-
-def _size_after_xz(text: bytes) -> int:
-    """In bytes; it takes a second for a megabyte, so it is kept as tokens are."""
-    return int(kept(b"xz, level 9: " + text, lambda: np.array(len(lzma.compress(text, preset=9)))))
 
 
 def evaluated(config: Config) -> dict[Split, int]:
