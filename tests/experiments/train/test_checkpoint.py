@@ -37,13 +37,6 @@ def test_the_newest_two_are_kept_and_a_new_one_outlives_damaged_later_ones(tmp_p
     assert (checkpoint.step, notes) == (2, [])
 
 
-def test_more_are_kept_of_those_at_regular_steps(tmp_path):
-    for step in (2, 4, 6, 7, 8, 9):
-        save_checkpoint(tmp_path, step, *states(step), 3, 2)
-    # The last three at every second step, and of all the last two.
-    assert sorted(int(path.name[4:]) for path in tmp_path.iterdir()) == [4, 6, 8, 9]
-
-
 def truncate(path):
     path.write_bytes(path.read_bytes()[:-7])
 

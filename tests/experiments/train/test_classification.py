@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import sys
 
 import numpy as np
 import pandas as pd
@@ -226,13 +225,6 @@ def test_a_comparison_is_of_one_encoder_for_each_run(encoders, tmp_path, capsys)
     shutil.copytree(tmp_path / "fine" / "softmax-learned", tmp_path / "other" / "softmax-learned", dirs_exist_ok=True)
     assert main(["report", str(tmp_path / "other")]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_without_scikit_learn_what_needs_it_is_refused_at_the_beginning(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-    task_of("text")
-    with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
-        make_objective(examples("pair", "mrpc"), CONFIG)
 
 
 def test_a_length_that_has_no_room_for_each_text_is_refused():

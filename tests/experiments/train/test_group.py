@@ -102,6 +102,7 @@ def test_four_processes_give_the_loss_curve_of_one(processes, tmp_path, shard):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("shard", SHARD)
 def test_with_muon_four_processes_differ_from_one_by_rounding(processes, tmp_path, shard):
     # In float32, as Muon takes no float64: they were 1.4e-6 bits apart at most, and the golden losses allow 4e-5.

@@ -1,5 +1,6 @@
 """What every objective keeps to, and kinds of training that only this file knows."""
 
+import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from experiments.train.models import build_model
 from experiments.variants import Variant, get_variant
 from linear_rope import LinearRoPEAttention
 from linear_rope.attention.registry import ATTENTIONS
-from tests.experiments.train.tasks import CONFIG, DATA, TEXT, config_of, task_of
+from tests.experiments.train.tasks import CONFIG, DATA, OF_TEXTS, TEXT, config_of, examples, task_of
 from tests.made_up import DATA as RECORDED
 from tests.made_up import loss_in_shares, make_record, metrics_rows
 from tests.training import check_goes_on, train_run
@@ -135,6 +136,16 @@ def test_records_say_what_was_trained_and_old_ones_are_told_by_their_data():
 
 
 MASKED = {"objective": "masked", "tokenizer": "wordpiece", "vocabulary_size": 300}
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [("tokenizers", "subwords"), ("sacrebleu.metrics", "translation"), ("sklearn.metrics", "mrpc")]
+)
+def test_without_a_library_it_is_said_at_the_beginning_what_to_install(module, kind, monkeypatch):
+    monkeypatch.setitem(DATA, "mrpc", (lambda: examples("pair", "mrpc"), OF_TEXTS))  # judged by F1
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
+        task_of(kind)
 
 
 @pytest.mark.parametrize(

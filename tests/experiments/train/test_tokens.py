@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import sys
 import unicodedata
 from itertools import chain, permutations
 
@@ -185,10 +184,3 @@ def test_a_comparison_trains_one_tokenizer_and_keeps_it(tmp_path, settings, caps
     (out / "tokenizer.json").write_text("{}")
     assert main([*words, "softmax-none"]) == 2
     assert "tokenizer.json is no tokenizer" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", ["subwords", "text"])
-def test_without_the_library_it_is_said_what_to_install(kind, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
-        task_of(kind)
