@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.test_install import copy_of_the_project
+from tests.test_install import copy_of_the_project, python
 
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs/extending.md"
@@ -91,18 +90,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def python(*words: object, path: Path | None = None, at: Path) -> str:
-    """What a Python process with these arguments prints; ``path`` is where packages are besides the project."""
-    places = [str(PROJECT), *([str(path)] if path else [])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
-    command = [sys.executable, *map(str, words)]
-    process = subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout + process.stderr
+def beside(*words: object, at: Path, path: Path | None = None) -> str:
+    """What a Python process prints; ``path`` is where packages are besides the project."""
+    return python(*words, at=at, PYTHONPATH=os.pathsep.join(map(str, filter(None, (PROJECT, path)))))
 
 
 def suite(*words: object, **places: Path) -> str:
-    return python("-m", "experiments", *words, **places)
+    return beside("-m", "experiments", *words, **places)
 
 
 def plugins(comparison: Path) -> list[dict[str, str]]:
@@ -146,7 +140,7 @@ def test_the_page_shows_commands_that_are_understood_and_a_wrong_name_lists_what
     rows = [f"so far {number}\t{number % 2}\n" for number in range(200)]
     (tmp_path / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
     lines = json.dumps([*SHOWN, *SAID])
-    asked = json.loads(python("-c", ASKED, lines, path=installed, at=tmp_path).splitlines()[0])
+    asked = json.loads(beside("-c", ASKED, lines, path=installed, at=tmp_path).splitlines()[0])
     assert len(SHOWN) >= 4
     assert {line: asked["said"][line][0] for line in SHOWN} == dict.fromkeys(SHOWN, 0)
     assert asked["examples"] == ["text", ["wanted", "unwanted"], 200]
@@ -191,14 +185,14 @@ def test_what_was_only_looked_at_or_took_part_in_another_comparison_is_not_on_re
         f"main(['run', 'convergence', *{words}, 'softmax-rope'])\n"
         f"main(['run', 'convergence', *{SMOKE}, '--variants', 'softmax-none', '--out', 'b'])\n"
     )
-    python("-c", code, path=installed, at=tmp_path)
+    beside("-c", code, path=installed, at=tmp_path)
     assert [origin["module"] for origin in plugins(tmp_path / "out")] == ["json"]
     assert "plugins" not in json.loads((tmp_path / "b/comparison.json").read_text())
 
 
 @pytest.mark.slow
 def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
-    assert "equal to the oracle" in python("check_map.py", path=sources, at=sources)
+    assert "equal to the oracle" in beside("check_map.py", path=sources, at=sources)
     words = ["--plugin", "squareplus", "--variants", "elu+1-rope-after,squareplus-rope-after"]
     assert "squareplus-rope-after" in suite("run", "convergence", "--preset", "smoke", "--dry-run", *words, at=sources)
 

@@ -25,12 +25,12 @@ ASKED = (
 )
 
 
-def said(*words: object, at: Path, **environment: str) -> list[str]:
-    """The lines that a Python process prints."""
+def python(*words: object, at: Path, **environment: str) -> str:
+    """What a Python process with these arguments prints."""
     command, variables = [sys.executable, *map(str, words)], os.environ | environment
     process = subprocess.run(command, cwd=at, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout.splitlines()
+    return process.stdout
 
 
 def copy_of_the_project(source: Path) -> Path:
@@ -50,14 +50,14 @@ def test_the_wheel_holds_the_native_kernel_where_there_is_a_compiler(tmp_path, c
         pytest.skip("no C++ compiler")
     pip = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path / "wheels")
     source = copy_of_the_project(tmp_path / "source")
-    said(*pip, source, at=tmp_path, **({} if compiler else {"CC": "false", "CXX": "false"}))
+    python(*pip, source, at=tmp_path, **({} if compiler else {"CC": "false", "CXX": "false"}))
     (wheel,) = (tmp_path / "wheels").glob("*-py3-none-*.whl")
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
         libraries = [name for name in archive.namelist() if name.endswith(".so")]
     assert libraries == ["linear_rope/ops/linear/libnative.so"] * compiler
-    where, kernel, code = said("-c", ASKED, at=installed, PYTHONPATH=str(installed))
+    where, kernel, code = python("-c", ASKED, at=installed, PYTHONPATH=str(installed)).splitlines()
     assert where.startswith(str(installed))
     assert kernel.startswith("C++ for " if compiler else "not built: no C++ compiler (GCC 12, Clang) was found, or it ")
     assert code == git().code_sha256  # records of both are of the same code

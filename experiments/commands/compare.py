@@ -59,7 +59,7 @@ def compare(
             f"data is not given, and {experiment} is a comparison of each data set; give {' or '.join(of_data)}"
         )
     try:
-        with _the_script_is_not_imported_again():
+        with the_script_is_not_imported_again():
             run_plan(make_plan(options))
     except Stopped as stop:
         raise KeyboardInterrupt(f"stopped by {stop}; the same call goes on from the last checkpoints") from None
@@ -67,7 +67,7 @@ def compare(
 
 
 @contextmanager
-def _the_script_is_not_imported_again() -> Iterator[None]:
+def the_script_is_not_imported_again() -> Iterator[None]:
     """Processes that measure would import the script that called us, and with it call us again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -45,7 +45,14 @@ WAS_RUNNING = "it was being trained when this was packed"
 
 
 def pack(directory: Path, out: Path, weights: bool = False) -> int:
-    """Pack the comparison in a directory, and its trials of learning rates. Returns the exit status.
+    """Pack a comparison, and print what became of its runs. Returns the exit status; raises as ``write_packed``."""
+    counts = write_packed(directory, out, weights)
+    print(f"{out}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items())) or 'no runs'}")
+    return 0
+
+
+def write_packed(directory: Path, out: Path, weights: bool = False) -> Counter[str]:
+    """Pack the comparison in a directory, and its trials of learning rates. Returns how many are in which state.
 
     Raises:
         ValueError: it is none, something in it is damaged, or what is packed in ``out`` is something else; then nothing
@@ -64,8 +71,7 @@ def pack(directory: Path, out: Path, weights: bool = False) -> int:
             write_atomically(path, content)
     for folder in {path.parent for path in files if path.name == PACKED_RUNS}:
         (folder / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
-    print(f"{out}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items())) or 'no runs'}")
-    return 0
+    return counts
 
 
 def _packed(directory: Path, out: Path, weights: bool) -> tuple[dict[Path, bytes], dict[str, PackedStatus]]:

@@ -136,31 +136,32 @@ def _facts(results: Path, comparisons: list[Comparison], rows: int) -> dict[str,
     """What all files say: versions, counts, and who is to be cited."""
     import yaml
 
-    counted = []
-    for each in comparisons:
-        runs = planned_runs(each.directory, each.record)
-        states = Counter(str(run_status(each.directory, *run).state) for run in runs)
-        known: dict[str, Any] = {
-            "name": each.directory.relative_to(results).as_posix(),
-            "recipe": recipe(each.record.config),
-        }
-        counted.append(known | {"record": each.record, "rows": len(each.curves), "states": states})
+    counted = [_counted(each.directory.relative_to(results).as_posix(), each) for each in comparisons]
     place = results.absolute().parent / "CITATION.cff"
     software = yaml.safe_load(read_file(place, "give --results of a checkout, which has one beside it"))
-    code = git()
+    code, texts = git(), {each.name: each for comparison in comparisons for each in comparison.record.data}
     facts: dict[str, Any] = {
         "benchmark": NAME,
         "software": __version__,
         "commit": code.commit + " + changes" * code.dirty,
         "license": software["license"],
+        "date": max(each.record.created for each in comparisons)[:10],
+        "comparisons": counted,
+        "rows": rows,
+        "texts": texts,
+        # Others come from packages that are not here.
+        "known": {name: DATA_SETS[name] for name in texts if name in DATA_SETS},
     }
-    facts |= {"date": max(each.record.created for each in comparisons)[:10], "comparisons": counted, "rows": rows}
     facts |= {state: sum(each["states"][state] for each in counted) for state in ("done", "failed", "queued")}
-    texts = {each.name: each for comparison in comparisons for each in comparison.record.data}
-    known = {
-        name: DATA_SETS[name] for name in texts if name in DATA_SETS
-    }  # others come from packages that are not here
-    return facts | {"texts": texts, "known": known, "citation": _citation(software, facts)}
+    return facts | {"citation": _citation(software, facts)}
+
+
+def _counted(name: str, comparison: Comparison) -> dict[str, Any]:
+    """What the datasheet's table has of a comparison."""
+    record, root = comparison.record, comparison.directory
+    states = Counter(str(run_status(root, *run).state) for run in planned_runs(root, record))
+    rows, of_recipe = len(comparison.curves), recipe(record.config)
+    return {"name": name, "recipe": of_recipe, "record": record, "rows": rows, "states": states}
 
 
 def _citation(software: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from experiments.commands.pack import pack
+from experiments.commands.pack import write_packed
 from experiments.commands.run_benchmark import run_benchmark
 from experiments.console import make_console
 from experiments.data.registry import load_data
@@ -133,7 +132,7 @@ def write_submission(work: Path, tasks: list[str], variant: str, out: Path) -> N
     with TemporaryDirectory() as temporary:
         packed = Path(temporary)
         for task in tasks:
-            pack_silently(work / task, packed / task)
+            write_packed(work / task, packed / task)
         found = sorted(path for path in packed.rglob("*") if path.is_file())
         files = {path.relative_to(packed).as_posix(): path.read_bytes() for path in found}
     of_all = [read_comparison(work / task) for task in tasks]
@@ -153,11 +152,6 @@ def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def pack_silently(directory: Path, out: Path) -> None:
-    with redirect_stdout(io.StringIO()):
-        pack(directory, out)
-
-
 def report(directory: Path, submitted: Iterable[Path], out: Path | None) -> int:
     """Print the table of each task in a directory, submitted variants in it. Returns the exit status.
 
@@ -172,7 +166,7 @@ def report(directory: Path, submitted: Iterable[Path], out: Path | None) -> int:
     with TemporaryDirectory() as temporary:
         merged = Path(temporary)
         for root in roots:
-            pack_silently(root, merged / root.name)
+            write_packed(root, merged / root.name)
         for path in submitted:
             merge(path, merged)
         for root in comparisons_in(merged):
@@ -206,7 +200,7 @@ def merge(path: Path, merged: Path) -> None:
             # Others have none of further seeds: they would be runs that are missing.
             comparison.seeds = [seed for seed in comparison.seeds if seed in read_comparison(there).seeds]
             write_record(root / "comparison.json", comparison)
-            pack_silently(root, there)
+            write_packed(root, there)
 
 
 def unpack(path: Path, at: Path) -> Submission:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,43 +46,27 @@ def write_comparison(
     fields = comparison_fields(**fields)
     metric = fields.get("objective", {}).get("metric", "bits_per_byte")
     write_json(root / "comparison.json", fields)
-    for variant in parse_variants(variants):
-        for seed in range(seeds):
-            state, reason = (fates or {}).get((variant.name, seed), ("done", None))
-            directory = run_directory(root, variant.name, seed)
-            _write_run(directory, variant.name, seed, config, loss, state, reason, stopped_at, metric)
-            made_with = {"variant": variant.name, "seed": seed, "data_sha256": fields["data"][0]["sha256"]}
-            write_json(directory / "config.json", made_with | {"config": vars(config) | dict(variant.settings)})
-    return root
-
-
-def _write_run(
-    directory: Path,
-    name: str,
-    seed: int,
-    config: Config,
-    loss: Loss,
-    state: str,
-    reason: str | None,
-    stopped_at: int,
-    metric: str,
-) -> None:
-    directory.mkdir(parents=True)
-    last = config.steps if state == "done" else stopped_at
-    write_json(directory / "status.json", {"state": state, "reason": reason, "step": last})
-    rows: list[dict[str, Any]] = []
-    for step in range(0, last + 1, config.evaluate_every):
-        place = {"step": step, "tokens": step * config.tokens_per_step}
-        bits = loss(name, seed, step)
-        rows.append(place | {"split": "validation", metric: bits})
-        if step:
-            speed = 1000.0 + 10 * seed + step
-            rows.append(place | {"split": "train", metric: bits, "tokens_per_second": speed})
-    if state == "done":
-        for step in (*budget_steps(config.budgets), last):
+    for variant, seed in product(parse_variants(variants), range(seeds)):
+        directory = run_directory(root, variant.name, seed)
+        directory.mkdir(parents=True)
+        state, reason = (fates or {}).get((variant.name, seed), ("done", None))
+        last = steps if state == "done" else stopped_at
+        write_json(directory / "status.json", {"state": state, "reason": reason, "step": last})
+        made_with = {"variant": variant.name, "seed": seed, "data_sha256": fields["data"][0]["sha256"]}
+        write_json(directory / "config.json", made_with | {"config": vars(config) | dict(variant.settings)})
+        rows: list[dict[str, Any]] = []
+        for step in range(0, last + 1, every):
             place = {"step": step, "tokens": step * config.tokens_per_step}
-            rows.append(place | {"split": "test", metric: loss(name, seed, step) + 0.5})
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            value = loss(variant.name, seed, step)
+            rows.append(place | {"split": "validation", metric: value})
+            if step:
+                speed = 1000.0 + 10 * seed + step
+                rows.append(place | {"split": "train", metric: value, "tokens_per_second": speed})
+        for step in (*budget_steps(budgets), last) if state == "done" else ():
+            place = {"step": step, "tokens": step * config.tokens_per_step}
+            rows.append(place | {"split": "test", metric: loss(variant.name, seed, step) + 0.5})
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return root
 
 
 @pytest.fixture(scope="session", autouse=True)

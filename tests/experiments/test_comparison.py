@@ -40,13 +40,16 @@ def without_a_display(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_makes_a_comparison_once(tmp_path):
-    """Its processes do not import it again."""
-    call = f"compare('elu+1-rope-after', seeds=1, out='made', **{SMOKE})"
-    (tmp_path / "script.py").write_text(f"from experiments import compare\nprint('finished', {call})\n")
+def test_a_process_that_measures_does_not_import_a_script_without_a_guard(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "from experiments.commands.compare import the_script_is_not_imported_again\n"
+        "from experiments.studies.speed.benchmark import in_fresh_process\n"
+        "with the_script_is_not_imported_again():\n"
+        "    print('finished', in_fresh_process(abs, -3))\n"
+    )
     words, environment = [sys.executable, "script.py"], os.environ | {"PYTHONPATH": str(PROJECT)}
     said = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert said.count("finished Comparison(") == 1
+    assert said == "finished 3\n"
 
 
 def test_the_tables_are_those_of_the_report(made):

@@ -24,18 +24,7 @@ parquet = pytest.importorskip("pyarrow.parquet", reason='pyarrow is not installe
 RESULTS = Path(__file__).parents[3] / "results"
 REPORT = (TEMPLATES / "report.typ").read_text(encoding="utf-8")
 LANGUAGE = "benchmark/v1/language"
-CFF = {
-    "cff-version",
-    "message",
-    "title",
-    "type",
-    "license",
-    "authors",
-    "version",
-    "commit",
-    "date-released",
-    "references",
-}
+CFF = {*"cff-version message title type license authors version commit date-released references".split()}
 """keys that a citation has here; all are of its format, version 1.2.0"""
 SAID = {
     ("convergence", "favor+-order"): "not supported",

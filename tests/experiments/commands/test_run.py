@@ -186,12 +186,7 @@ def test_a_trial_that_was_made_with_something_else_is_refused(tmp_path, capsys):
         assert "layers (3 there, 1 now)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("switch", ["0", None])
-def test_dry_run_prints_the_plan_and_what_computes_linear_attention_and_writes_nothing(
-    tmp_path, capsys, monkeypatch, switch
-):
-    if switch:
-        monkeypatch.setenv("LINEAR_ROPE_NATIVE", switch)
+def test_dry_run_prints_the_plan_and_what_computes_linear_attention_and_writes_nothing(tmp_path, capsys):
     name = "elu+1-none@decay=pair-fixed@pair_denominator=head@output_gate=sigmoid"
     assert quick_run(tmp_path / "planned", "--dry-run", "--seeds", "3", "--variants", f"softmax-none,{name}") == 0
     output = capsys.readouterr().out
