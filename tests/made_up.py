@@ -76,6 +76,11 @@ def make_record(**other: Any) -> Comparison:
     return msgspec.convert(comparison_fields(**other), Comparison)
 
 
+def over(status: int | str | None) -> Any:
+    """A launcher's process that has ended."""
+    return SimpleNamespace(poll=lambda: status, stop=None)
+
+
 class Here:
     """A launcher whose runs are trained in this process: most of a small run is the start of its own."""
 
@@ -85,8 +90,7 @@ class Here:
         pass
 
     def start(self, jobs: Sequence[Job]) -> list[Any]:
-        ended = [_train(job) for job in jobs]
-        return [SimpleNamespace(poll=lambda status=status: status, stop=None) for status in ended]
+        return [over(_train(job)) for job in jobs]
 
 
 def _train(job: Job) -> int:

@@ -103,7 +103,7 @@ class Running:
         self.start()
 
     def start(self) -> None:
-        self.known = len(self.written())
+        self.known = len(read(self.session.records, self.planned.name))
         seconds = max(1, int(self.ends - time.monotonic() - BEGINNING))
         with (self.session.logs / f"{self.planned.name}.txt").open("ab") as log:
             self.process = subprocess.Popen(
@@ -112,9 +112,6 @@ class Running:
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def written(self) -> list[dict[str, Any]]:
-        return [record for record in read(self.session.records) if record["step"] == self.planned.name]
-
     def goes_on(self) -> bool:
         """Whether there is something to wait for. After a process that died of what it put down another one goes on."""
         status = self.process.poll()
@@ -122,7 +119,7 @@ class Running:
             return False
         if status is None:
             return True
-        written = self.written()
+        written = read(self.session.records, self.planned.name)
         # Another one would die at the same place, or do again what has ended.
         if len(written) == self.known or not {"begun", "failure"} & written[-1].keys():
             return False

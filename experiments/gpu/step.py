@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ class Step:
 
     def written(self) -> list[dict[str, Any]]:
         """What this step has put down, in earlier processes too."""
-        return [record for record in read(self.records) if record["step"] == self.name]
+        return read(self.records, self.name)
 
     def is_done(self, case: dict[str, Any]) -> bool:
         """Whether there is a result of a case."""
@@ -150,13 +151,10 @@ def append(records: Path, name: str, **fields: Any) -> None:
         file.write(json.dumps({"step": name} | fields).encode() + b"\n")
 
 
-def read(records: Path) -> list[dict[str, Any]]:
-    """All records; the last line may be cut off."""
-    lines = records.read_text().splitlines() if records.exists() else []
+def read(records: Path, name: str = "") -> list[dict[str, Any]]:
+    """The records of all steps, or of one; the last line may be cut off."""
     found = []
-    for line in lines:
-        try:
+    for line in records.read_text().splitlines() if records.exists() else []:
+        with suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+    return [record for record in found if name in ("", record["step"])]

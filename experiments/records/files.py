@@ -73,8 +73,7 @@ def open_to_append(path: Path) -> io.FileIO:
     """A file open for appending, made if there is none. Raises OSError, also if it is a link, a pipe or a device."""
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise OSError(errno.EINVAL, "it is a link or no file; remove it", os.fspath(path))
-    no_link = getattr(os, "O_NOFOLLOW", 0)
-    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | no_link, 0o666))
+    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -129,8 +129,6 @@ def serve(modules: list[str]) -> None:
 
 
 def _train(directory: Path) -> int:
-    from experiments.run.job import train_directory
-
     try:
         log = open_to_append(directory / "log.txt")
     except OSError:
@@ -140,6 +138,8 @@ def _train(directory: Path) -> int:
     at_the_end_of_input(lambda: os.kill(os.getpid(), signal.SIGTERM))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it writes to its log where it hangs
+    from experiments.run.job import train_directory
+
     return train_directory(directory)
 
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-END_OF_TIME = {signal.SIGUSR2} if hasattr(signal, "SIGUSR2") else set()
-"""what Slurm sends to all processes of a job whose time ends (submitit asks for it); only the job's first heeds it"""
 
 
 class Stopped(BaseException):
@@ -42,8 +40,11 @@ def stop_signals_are_collected() -> Iterator[list[int]]:
 
 @contextmanager
 def stop_signals_are_blocked() -> Iterator[None]:
-    """What is started while the context lasts inherits that SIGINT, SIGTERM and END_OF_TIME have to wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, *END_OF_TIME})
+    """What is started while the context lasts inherits that SIGINT, SIGTERM and SIGUSR2 have to wait.
+
+    Slurm sends the last one to all processes of a job whose time ends (submitit asks for it), for its first to heed.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGUSR2})
     try:
         yield
     finally:

@@ -27,21 +27,17 @@ class Slurm:
     elsewhere = True
     room = MOST
 
-    def __init__(self, *, workers: int | None = None, needs: Needs = ONE_CORE, cluster: str = "slurm") -> None:
-        """``cluster`` is one of submitit's: "local" starts processes of this machine.
-
-        Raises ValueError if submitit or Slurm is not installed, or it gives no such resources.
-        """
+    def __init__(self, *, workers: int | None = None, needs: Needs = ONE_CORE) -> None:
+        """Raises ValueError if submitit or Slurm is not installed, or it gives no such resources."""
         if find_spec("submitit") is None:
             raise ValueError(f"--launcher slurm needs submitit; give {install_command('slurm')}, or another launcher")
-        if cluster == "slurm" and None in (shutil.which("sbatch"), shutil.which("srun")):
+        if None in (shutil.which("sbatch"), shutil.which("srun")):
             raise ValueError("--launcher slurm needs sbatch and srun, which are not here; give another launcher")
         if needs.minutes is None:
             raise ValueError("--launcher slurm needs --resources minutes=M, after which a run is queued again")
         if needs.cpu % 1 or needs.gpu % 1:
             told = f"cpu={needs.cpu:g}, gpu={needs.gpu:g}, and Slurm gives whole ones; give whole numbers"
             raise ValueError(f"--resources has {told}")
-        self._cluster = cluster
         self._parameters: dict[str, Any] = {
             "timeout_min": max(1, round(needs.minutes)),
             "cpus_per_task": int(needs.cpu),
@@ -57,7 +53,7 @@ class Slurm:
         import submitit
 
         root = jobs[0].root
-        executor = submitit.AutoExecutor(root / ".slurm", self._cluster, **{f"{self._cluster}_max_num_timeout": MOST})
+        executor = submitit.AutoExecutor(root / ".slurm", "slurm", slurm_max_num_timeout=MOST)
         given = {name: value for name, value in self._parameters.items() if value is not None}
         executor.update_parameters(name=root.name, **given)
         # sbatch would take the sizes of the job that this process is in for those to reserve.

@@ -126,6 +126,7 @@ def training(tmp_path, text):
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """The directory of commands that take the place of Slurm's."""
+    pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')
     place = tmp_path / "commands"
     place.mkdir()
     commands = {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": SCANCEL, "scontrol": SCONTROL}

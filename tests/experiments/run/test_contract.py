@@ -15,15 +15,19 @@ from experiments.run.ray import Ray
 from experiments.run.signals import Stopped
 from experiments.run.slurm import Slurm
 from tests.experiments.run.conftest import train, training_of
-from tests.made_up import repeated_rows
+from tests.made_up import Here, repeated_rows
 
 pytestmark = pytest.mark.slow
 RUNS = [Run("softmax-none", 0), Run("elu+1-none", 0)]
 STEPS = {"steps": 200, "log_every": 5, "checkpoint_every": 10, "evaluate_every": 100}
-
-
 FULL = pytest.mark.full
 RAY = FULL, pytest.mark.filterwarnings("default")  # what Ray warns of
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """A launcher whose processes have imported PyTorch when the second test asks for them."""
+    return Local(workers=2)
 
 
 @pytest.fixture(
@@ -31,28 +35,27 @@ RAY = FULL, pytest.mark.filterwarnings("default")  # what Ray warns of
         "local",
         pytest.param("spawned", marks=FULL),
         pytest.param("ray", marks=RAY),
-        pytest.param("submitit", marks=FULL),
         pytest.param("slurm", marks=FULL),
     ]
 )
-def launcher(request, monkeypatch):
+def launcher(request, workers, monkeypatch):
     needs = Needs(cpu=1, minutes=None if request.param == "ray" else 30)
     if request.param == "ray":
         request.getfixturevalue("cluster")
         return Ray(needs=needs)
-    if request.param in ("submitit", "slurm"):
-        pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')
+    if request.param == "slurm":
         request.getfixturevalue("slurm")
-        return Slurm(needs=needs, cluster="local" if request.param == "submitit" else "slurm")
+        return Slurm(needs=needs)
     if request.param == "spawned":
         monkeypatch.setattr("experiments.run.local.IMPORTED", [])
-    return Local(workers=2)
+        return Local(workers=2)
+    return workers
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, text):
     training = training_of(tmp_path_factory.mktemp("undisturbed") / "out", text, **STEPS)
-    assert train(training, RUNS) == {}
+    assert train(training, RUNS, Here()) == {}
     return metrics(training)
 
 
@@ -91,12 +94,12 @@ def test_a_run_that_is_killed_fails_and_goes_on(launcher, tmp_path, text, undist
     check_failed_alone(training, failed, reason, undisturbed)
 
 
-def test_a_run_that_hangs_is_killed_and_goes_on(tmp_path, text, undisturbed):
-    training, launcher = training_of(tmp_path / "out", text, **STEPS), Local(workers=2)
-    assert train(training_of(tmp_path / "first", text, steps=1), RUNS, launcher) == {}  # PyTorch is imported
+def test_a_run_that_hangs_is_killed_and_goes_on(workers, tmp_path, text, undisturbed):
+    training = training_of(tmp_path / "out", text, **STEPS)
+    assert train(training_of(tmp_path / "first", text, steps=1), RUNS, workers) == {}  # PyTorch is imported
     once_it_trains(training, lambda process: os.kill(process, signal.SIGSTOP))
-    failed = train(training, RUNS, launcher, silence=30)
-    check_failed_alone(training, failed, "no sign of life for 30 s after step", undisturbed)
+    failed = train(training, RUNS, workers, silence=15)
+    check_failed_alone(training, failed, "no sign of life for 15 s after step", undisturbed)
 
 
 def test_runs_that_are_stopped_leave_a_checkpoint_and_go_on(launcher, tmp_path, text, undisturbed):
