@@ -1,6 +1,6 @@
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.records.csv_files import TEXT, number, read_csv, read_table, whole
@@ -17,14 +17,12 @@ NAMES = ["NA", "nan", "", "1", "null", "a,b", 'a"b', "a\nb", "'x", "=1", "1.50"]
         (b"name,count\na,1\n", "has no column value"),
         (b"name,count,value\n", "has no rows"),
         (b"name,count,value\na,1,2\na,2,2\na,1,3\n", "has two rows of the same name, count"),
-        (b"name,count,value\na,1\n", "row 1, column value is ''"),
         (b"name,count,value\na,1,2,3\n", "is no CSV"),
         (b"name,count,value\na,1,2\nb,1,\n", "row 2, column value is '', expected a number from -10 to 1e+100"),
         (b"name,count,value\na,1,nan\n", "row 1, column value is 'nan'"),
         (b"name,count,value\na,1,-11\n", "row 1, column value is '-11'"),
         (b"name,count,value\na,1.5,1\n", "row 1, column count is '1.5', expected a number from 0 to 100"),
         (b"name,count,value\na," + b"9" * 5000 + b",1\n", "row 1, column count is '999"),
-        (b'name,count,value\n"a,1,2\n', "is no CSV"),
         (b"name\xff\x00", "is no CSV"),
     ],
 )
@@ -42,6 +40,7 @@ CELLS = st.text(st.characters(codec="utf-8")) | st.integers().map(str) | st.floa
 CELLS |= st.sampled_from(["", "1.0", "-0", "01", "nan", "1e5", "inf", "'x", "=1"])
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(CELLS, st.integers(-(2**65), 2**65).map(str), st.floats().map("{:.9g}".format))))
 def test_a_packed_table_has_the_very_texts(rows):
     pytest.importorskip("pyarrow", reason='pyarrow is not installed: pip install -e ".[packed]"')

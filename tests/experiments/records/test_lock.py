@@ -35,7 +35,7 @@ def test_another_machine_s_lease_is_taken_over_when_it_is_not_renewed(tmp_path):
     thread.start()
     lease = run_lease(tmp_path)
     with pytest.raises(Timeout):
-        lease.acquire(timeout=2, poll_interval=0.05)
+        lease.acquire(timeout=1, poll_interval=0.05)
     over.set()
     thread.join()
     lease.acquire(timeout=60, poll_interval=0.05)
@@ -60,9 +60,8 @@ def test_a_killed_process_s_lease_on_this_machine_is_taken_over_at_once(tmp_path
     run_lease(tmp_path).acquire(timeout=0)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"id": "0", "machine": "there 0123"}'])
-def test_whatever_is_in_the_file_is_a_lease_that_goes_stale(tmp_path, content):
-    (tmp_path / ".lease").write_bytes(content)
+def test_a_lease_of_a_process_that_was_killed_before_it_wrote_who_it_is_is_taken_over(tmp_path):
+    (tmp_path / ".lease").touch()
     run_lease(tmp_path).acquire(timeout=60, poll_interval=0.1)
 
 

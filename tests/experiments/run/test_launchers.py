@@ -15,6 +15,7 @@ from experiments.objects import Job, Needs, Run, parse_needs
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Status
+from experiments.run import loop
 from experiments.run.job import train_directory
 from experiments.run.loop import UNRECORDED
 from experiments.run.ray import Ray
@@ -23,23 +24,9 @@ from experiments.run.slurm import Slurm
 from experiments.train.models import Shape, build_model
 from experiments.variants import get_variant
 from tests.experiments.run.conftest import PROJECT
-from tests.made_up import quick, repeated_rows
+from tests.made_up import Here, over, quick, repeated_rows, trained_here
 
 VARIANT = "elu+1-none"
-ASKED = "is there room on the disk, and may its directory be written?"
-
-
-class Over:
-    """A process that has ended."""
-
-    def __init__(self, status):
-        self.status = status
-
-    def poll(self):
-        return self.status
-
-    def stop(self, *, now):
-        raise AssertionError("it has ended")
 
 
 class OneByOne:
@@ -53,34 +40,46 @@ class OneByOne:
 
     def start(self, jobs):
         self.given.jobs.extend(jobs)
-        return [Over(subprocess.run(job.command, check=False).returncode) for job in jobs]
+        return [over(subprocess.run(job.command, check=False).returncode) for job in jobs]
 
 
 class Elsewhere(OneByOne):
     """The same as one whose runs are on other machines; they are on this one, and in this process."""
 
     elsewhere = True
-
-    def start(self, jobs):
-        return [Over(train_directory(job.directory)) for job in jobs]
+    start = Here.start
 
 
 LAUNCHERS.add("one-by-one", OneByOne, __name__)
 LAUNCHERS.add("elsewhere", Elsewhere, __name__)
 
 
-def run(out, text, *options, variants=VARIANT):
-    command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
-    with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
+def run(out, text, *options, seeds=1):
+    command = [
+        "run",
+        "convergence",
+        "--preset",
+        "smoke",
+        "--steps",
+        "4",
+        "--evaluate-every",
+        "4",
+        "--seeds",
+        str(seeds),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "LOOK_ELSEWHERE", loop.LOOK_SECONDS)
+        # Figures take most of the time of so small a run.
         patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
-        return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
+        return main([*command, "--variants", VARIANT, "--out", str(out), "--data-file", str(text), *options])
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory, text):
-    """A comparison of one run, made by the processes of this machine."""
+    """A comparison of one run, made in this process."""
     out = tmp_path_factory.mktemp("local") / "out"
-    assert run(out, text) == 0
+    with trained_here():
+        assert run(out, text) == 0
     return out / VARIANT / "seed0"
 
 
@@ -146,32 +145,31 @@ def test_what_is_not_named_is_the_default():
     assert parse_needs("gpu=0.25,memory=8", Needs(cpu=2)) == Needs(cpu=2, gpu=0.25, memory=8)
 
 
-@pytest.mark.parametrize(
-    ("ended", "told"),
-    [
-        ("a reason", "a reason"),
-        (-15, "its process ended with signal SIGTERM"),
-        (3, "its process ended with exit status 3 and without a word"),
-        (
-            UNRECORDED,
-            "how it ended could not be recorded; is there room on the disk, and may its directory be written?",
-        ),
-        (OSError("no room"), "its process could not be started (OSError: no room)"),
-    ],
-)
-def test_a_run_that_left_no_word_failed_and_the_others_go_on(tmp_path, text, monkeypatch, ended, told):
+ENDED = {
+    0: ("a reason", "a reason"),
+    1: (-15, "its process ended with signal SIGTERM"),
+    2: (3, "its process ended with exit status 3 and without a word"),
+    3: (UNRECORDED, "how it ended could not be recorded; is there room on the disk, and may its directory be written?"),
+    4: (OSError("no room"), "its process could not be started (OSError: no room)"),
+}
+"""by seed, how a run ends, and what is told of it"""
+
+
+def test_runs_that_left_no_word_failed_and_the_others_go_on(tmp_path, text, monkeypatch):
     class Failing(OneByOne):
         def start(self, jobs):
-            if jobs[0].run.variant != VARIANT:
-                return [Over(train_directory(job.directory)) for job in jobs]
+            (job,) = jobs
+            ended, _ = ENDED.get(job.run.seed, (None, ""))
             if isinstance(ended, OSError):
                 raise ended
-            return [Over(ended)]
+            return Here.start(self, jobs) if ended is None else [over(ended)]
 
     monkeypatch.setitem(LAUNCHERS._items, "failing", Failing)
-    assert run(tmp_path, text, "--launcher", "failing", variants=f"{VARIANT},softmax-none") == 1
-    assert (run_status(tmp_path, VARIANT, 0).state, run_status(tmp_path, VARIANT, 0).reason) == ("failed", told)
-    assert run_status(tmp_path, "softmax-none", 0).state == "done"
+    assert run(tmp_path, text, "--launcher", "failing", seeds=len(ENDED) + 1) == 1
+    for seed, (_, told) in ENDED.items():
+        status = run_status(tmp_path, VARIANT, seed)
+        assert (status.state, status.reason) == ("failed", told)
+    assert run_status(tmp_path, VARIANT, len(ENDED)).state == "done"
 
 
 @pytest.mark.parametrize("options", [("--resources", "gpu=1"), ("--device", "cuda")])
@@ -253,8 +251,8 @@ def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, mon
     write_json(begun / "status.json", running)
     assert train_directory(begun) == 1
     assert "seed 0: running (another process has been training it" in capsys.readouterr().out
-    monkeypatch.setattr(OneByOne, "start", lambda self, jobs: [Over(train_directory(job.directory)) for job in jobs])
-    assert run(root, text, "--launcher", "one-by-one") == 1
+    with trained_here():
+        assert run(root, text) == 1
     assert f"running: {VARIANT} seed 0: another process trains it" in capsys.readouterr().out
     assert run_status(root, VARIANT, 0) == Status(state="running")
 

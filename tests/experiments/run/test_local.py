@@ -4,7 +4,6 @@ import dataclasses
 import io
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from experiments.objects import Run
 from experiments.records.files import write_json
 from experiments.records.record import run_status
 from experiments.run.local import Local, own_gpus
-from tests.experiments.run.conftest import PROJECT, train
-from tests.made_up import metrics_rows
+from tests.experiments.run.conftest import PROJECT, train, training_of
+from tests.made_up import Here, metrics_rows, repeated_rows
 
 RUN = Run("softmax-none", 0)
 
@@ -27,31 +26,36 @@ RUN = Run("softmax-none", 0)
 def test_a_data_set_that_changed_is_not_trained_on(training, tmp_path):
     changed = tmp_path / "text"
     changed.write_text("another text altogether\n" * 500)
-    assert "the data set changed" in train(dataclasses.replace(training, data_file=changed), [RUN])[RUN].reason
+    changed_training = dataclasses.replace(training, data_file=changed)
+    assert "the data set changed" in train(changed_training, [RUN], Here())[RUN].reason
 
 
 def test_a_run_left_running_by_a_dead_run_or_without_its_test_figure_is_run_again(training):
     directory = training.job(RUN).directory
     directory.mkdir(parents=True)
     write_json(directory / "status.json", {"state": "running", "reason": None})
-    assert train(training, [RUN]) == {}
+    assert train(training, [RUN], Here()) == {}
     assert run_status(training.root, *RUN).state == "done"
     metrics = directory / "metrics.jsonl"
     whole = metrics_rows(metrics)
     metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:-1]))
-    assert train(training, [RUN]) == {}
+    assert train(training, [RUN], Here()) == {}
     assert metrics_rows(metrics) == whole
 
 
-def test_runs_start_wherever_this_process_was_started_and_with_its_environment_as_it_is_now(training, monkeypatch):
-    assert train(training, [RUN]) == {}
-    shutil.rmtree(training.root)
+def test_runs_start_wherever_this_process_was_started_with_its_environment_and_give_what_it_gives(
+    training, text, monkeypatch
+):
+    here = training_of(training.root.with_name("here"), text, steps=training.config.steps)
+    assert train(here, [RUN], Here()) == {}
     # The fork server of multiprocessing could not be used by any of these.
     monkeypatch.setattr(tempfile, "tempdir", str(training.root.parent / ("long" * 30)))
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
     assert train(training, [RUN]) == {}
     assert run_status(training.root, *RUN).trained_with[0].kernel == "PyTorch"
+    rows = [repeated_rows(each.job(RUN).directory / "metrics.jsonl") for each in (training, here)]
+    assert rows[0] == rows[1]
 
 
 def test_how_a_run_ended_is_read_also_if_its_worker_ends_right_after(training, monkeypatch):

@@ -24,7 +24,7 @@ from experiments.run.time_limit import TimeLimit
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.registry import STUDIES
 from tests.experiments.run.conftest import train, training_of
-from tests.made_up import make_record, quick
+from tests.made_up import Here, make_record, quick
 
 RUN = Run("softmax-none", 0)
 
@@ -34,9 +34,9 @@ def training(tmp_path, text):
     return training_of(tmp_path / "out", text, steps=100_000)
 
 
-def train_for(training, limit):
+def train_for(training, limit, launcher=None):
     limit.of_run, limit.steps = {RUN.variant: 1.0}, training.config.steps
-    return train(training, [RUN], limit=limit)
+    return train(training, [RUN], launcher, limit)
 
 
 def variant(name, baseline):
@@ -86,7 +86,7 @@ def test_a_limit_learns_from_what_has_ended_and_knows_when_it_is_over(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_whole", [pytest.param(True, marks=pytest.mark.full), False])
 def test_a_run_that_has_not_ended_in_time_is_dropped_if_it_keeps_no_checkpoint_else_stopped(training, is_whole):
     config = dataclasses.replace(training.config, checkpoint_every=100_000 if is_whole else 50_000)
     training = dataclasses.replace(training, config=config)
@@ -128,8 +128,7 @@ def test_what_ends_in_another_way_than_by_the_end_of_its_time_is_told_as_it_is(
     launcher = SimpleNamespace(room=1, start=lambda jobs: [process])
     times = iter([0.0, 0.0])
     limit = TimeLimit(10, lambda: next(times, 11.0))
-    limit.of_run = {RUN.variant: 1.0}
-    assert train(training, [RUN], launcher, limit)[RUN] == Ended(RUN, *ended)
+    assert train_for(training, limit, launcher)[RUN] == Ended(RUN, *ended)
     assert run_status(training.root, *RUN).state == ended[0]
 
 
@@ -144,7 +143,6 @@ def test_a_shorter_run_that_is_extended_is_not_dropped(training):
         assert directory.exists() == (kept == rows)
 
 
-@pytest.mark.slow
 def test_what_a_machine_left_that_was_taken_away_is_trained_anew(training):
     config = dataclasses.replace(training.config, steps=4, checkpoint_every=4)
     training = dataclasses.replace(training, config=config)
@@ -152,7 +150,7 @@ def test_what_a_machine_left_that_was_taken_away_is_trained_anew(training):
     directory.mkdir(parents=True)
     write_json(directory / "status.json", {"state": "running", "reason": None, "notes": ["of before"]})
     (directory / "metrics.jsonl").write_text('{"step": 0, "tokens": 0, "split": "validation", "bits_per_byte": 1.0}\n')
-    assert train_for(training, TimeLimit(3600)) == {}
+    assert train_for(training, TimeLimit(3600), Here()) == {}
     status = run_status(training.root, *RUN)
     assert (status.state, status.notes) == ("done", [])
 

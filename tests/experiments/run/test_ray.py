@@ -78,7 +78,9 @@ def test_a_machine_that_does_not_see_the_directory_is_named(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_what_trackers_read_from_variables_reaches_the_runs(cluster, tmp_path, training, monkeypatch):
+def test_runs_have_the_room_that_they_need_and_the_variables_of_trackers(cluster, tmp_path, training, monkeypatch):
+    with pytest.raises(ValueError, match=r"no machine of the Ray cluster has CPU 1, GPU 0\.5 for a run; change --res"):
+        train(training, RUNS, Ray(needs=Needs(cpu=1, gpu=0.5)))
     pytest.importorskip("trackio", reason='trackio is not installed: pip install -e ".[trackers]"')
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "told"))
     assert train(dataclasses.replace(training, trackers=["trackio"]), RUNS[:1], Ray()) == {}
@@ -93,10 +95,3 @@ def test_without_a_cluster_it_says_so_in_one_line(training, monkeypatch, address
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ValueError, match=rf"^no Ray cluster answers \(RAY_ADDRESS is '{address}'[^\n]*$"):
         train(training, RUNS, Ray())
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_a_run_that_no_node_has_room_for_is_refused(cluster, training):
-    with pytest.raises(ValueError, match=r"no machine of the Ray cluster has CPU 1, GPU 0\.5 for a run; change --res"):
-        train(training, RUNS, Ray(needs=Needs(cpu=1, gpu=0.5)))

@@ -131,14 +131,6 @@ def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
     assert list(training.root.iterdir()) == []
 
 
-@pytest.mark.usefixtures("quickly")
-def test_hybrids_that_differ_within_their_layers_are_not_taken_for_each_other(tmp_path, capsys):
-    for name in ("hybrid-3to1-rope", "hybrid-3to1-rope@decay=gate"):
-        words = [*COMMAND[:-1], name, "--layers", "4", "--seeds", "1", "--reuse", str(tmp_path)]
-        assert main([*words, "--out", str(tmp_path / name)]) == 0
-    assert "taken over" not in capsys.readouterr().out
-
-
 def changed(name, change):
     """Changes a file of the run that is there."""
 
@@ -149,14 +141,20 @@ def changed(name, change):
     return make
 
 
-def another_version(there):
-    """With a variant that this one does not have."""
+def add_as(there, name):
+    """The same run as one of another variant."""
     comparison = read_comparison(there)
-    comparison.variants.append(msgspec.structs.replace(comparison.variants[0], name="novel-none"))
+    comparison.variants.append(msgspec.structs.replace(comparison.variants[0], name=name))
     write_record(there / "comparison.json", comparison)
-    shutil.copytree(there / VARIANT, there / "novel-none")
-    config = there / "novel-none" / "seed0" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"variant": "novel-none"}))
+    shutil.copytree(there / VARIANT, there / name)
+    config = there / name / "seed0" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"variant": name}))
+
+
+def test_hybrids_that_differ_within_their_layers_are_not_taken_for_each_other(copied, training):
+    hybrids = [Run(name, 0) for name in ("hybrid-3to1-rope", "hybrid-3to1-rope@decay=gate")]
+    add_as(copied / "there", hybrids[0].variant)
+    assert taken(training, copied, *hybrids) == hybrids[:1]
 
 
 WEIGHTS = "checkpoint/step00000004/model.safetensors"
@@ -165,7 +163,7 @@ WEIGHTS = "checkpoint/step00000004/model.safetensors"
 @pytest.mark.parametrize(
     ("change", "is_taken"),
     [
-        (another_version, True),
+        (lambda there: add_as(there, "novel-none"), True),  # a variant that this version does not have
         (lambda there: say(there, of_other_code()), True),
         (lambda there: say(there, msgspec.structs.replace(software("cpu"), kernel="another")), False),
         (lambda there: say(there, software("cpu"), OTHER), False),

@@ -106,7 +106,7 @@ def test_what_several_processes_cannot_share_is_refused(capsys, tmp_path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["torchrun", "nproc"])
+@pytest.mark.parametrize("by", [pytest.param("torchrun", marks=pytest.mark.full), "nproc"])
 def test_several_processes_give_the_loss_curve_of_one(tmp_path, text, alone, by):
     if by == "nproc":
         job = trained(tmp_path / "out", text, nproc=2)
@@ -118,7 +118,10 @@ def test_several_processes_give_the_loss_curve_of_one(tmp_path, text, alone, by)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [-1, 5], ids=["while the others start", "while they train"])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(-1, id="while the others start", marks=pytest.mark.full), pytest.param(5, id="while they train")],
+)
 def test_a_killed_first_process_is_told_of_and_the_others_end(tmp_path, text, step):
     training = training_of(tmp_path / "out", text, 2, **CONFIG | {"steps": 2000})
     others = []
