@@ -3,10 +3,10 @@
 import pytest
 
 from linear_rope import FeatureMap
-from tests.linear_rope.tensors import FORMS, MAPS
+from tests.linear_rope.tensors import FORMS, KINDS, MAPS
 
 
-@pytest.fixture(params=MAPS)
+@pytest.fixture(params=KINDS)
 def feature_map(request: pytest.FixtureRequest) -> FeatureMap:
     return MAPS[request.param](1e-6)
 

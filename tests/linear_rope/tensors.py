@@ -105,6 +105,8 @@ OTHERS = ("hedgehog", "taylor")
 MAPS |= {
     name: lambda eps, name=name: make_feature_map(name, D) for name in FEATURE_MAPS if name not in (*MAPS, *OTHERS)
 }
+KINDS = ("favor+", "elu+1", "learned", "plain")
+"""one of each kind of map: with a derivative by hand and without, with a scale and without"""
 
 
 def install(monkeypatch: pytest.MonkeyPatch, known: registry.Registry[Any], found: dict[str, Any]) -> list[str]:

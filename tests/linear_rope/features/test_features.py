@@ -245,10 +245,9 @@ def taylor_definition(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("width", [4, 16])
-def test_taylor_features_of_long_vectors_have_the_definition_s_outputs_and_gradients(width: int, causal: bool) -> None:
+def test_taylor_features_of_long_vectors_have_the_definition_s_outputs_and_gradients(causal: bool) -> None:
     """Queries and keys in float32 whose products are about 1."""
-    half, length = width // 2, 70
+    half, width, length = 8, 16, 70
     for norm in (100.0, LONGEST * width**0.25 * (1 - 1e-3)):
         q, k, v = (random(1, 2, length, width, seed=seed) for seed in range(3))
         q[..., half:], k[..., :half] = 0, 0

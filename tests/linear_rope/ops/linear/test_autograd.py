@@ -86,7 +86,7 @@ def test_the_small_number_of_favor_has_the_derivative_of_what_it_adds(norm: floa
 def test_positions_have_gradients(form: str, rope: str) -> None:
     qkv, positions = random_qkv(1, HEADS, 9), torch.arange(9.0, dtype=torch.float64).requires_grad_()
     options: dict[str, Any] = dict(feature_map=EluPlusOne(), rope=rope, causal=True, implementation=form)
-    assert torch.autograd.gradcheck(lambda at: attended(*qkv, positions=at, **options), (positions,), atol=1e-6)
+    assert torch.autograd.gradcheck(lambda at: attended(*qkv, positions=at, **options), (positions,), **CLOSE)
 
 
 @BY_KIND
@@ -288,7 +288,7 @@ def test_no_sequences_and_no_heads_have_gradients(form: str, shape: tuple[int, .
 
 
 @CAUSAL
-@pytest.mark.parametrize("implementation", [*FORMS, *AUTO_OR_TRITON[1:]])
+@pytest.mark.parametrize("implementation", [*FORMS[1:], *AUTO_OR_TRITON[1:]])
 def test_a_given_gradient_can_lie_anywhere_in_memory(implementation: str, causal: bool) -> None:
     qkv = [x.float().requires_grad_() for x in random_qkv(2, HEADS, 70)]
     output = attended(*qkv, feature_map=FavorPlus(D, M), causal=causal, implementation=implementation)
@@ -372,11 +372,9 @@ def inputs_and_tangents(length: int = 11) -> tuple[list[Tensor], list[Tensor]]:
     return inputs, [random(*x.shape, seed=10 + seed) for seed, x in enumerate(inputs)]
 
 
-@pytest.mark.parametrize("form", ["auto", *(form for form in FORMS if form != "native")])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("favor+", "learned"))) for name in MAPS]
-)
-def test_forward_mode_of_every_map_and_implementation(name: str, form: str) -> None:
+@pytest.mark.parametrize("form", ["auto", "reference", "recurrent"])
+@pytest.mark.parametrize("name", ["favor+", "plain"])  # with a scale and without: all else is PyTorch's
+def test_forward_mode_of_every_implementation(name: str, form: str) -> None:
     feature_map, (inputs, tangents) = MAPS[name](0.0).double(), inputs_and_tangents()
     for causal, (rope, denominator), count in itertools.product((True, False), SETTINGS[::2], (3, 4)):
         options: dict[str, Any] = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
@@ -438,7 +436,7 @@ def test_forward_mode_of_modules(kernel: str, causal: bool, options: dict[str, A
             return y
 
         expected = by_differences(of, x, tangent)
-        for way, grad in itertools.product(WAYS, (True, False)):
+        for way, grad in zip(WAYS, (True, False, True), strict=True):
             with torch.set_grad_enabled(grad):
                 assert_near(way(of, x, tangent).detach(), expected, TOLERANCE)
     if module.causal:
