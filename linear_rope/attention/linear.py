@@ -8,7 +8,7 @@ from torch import Tensor
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
 from linear_rope.attention.settings import Shared, takes_shared
-from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
+from linear_rope.checks import check_choice, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
 from linear_rope.ops.decay import with_resets
@@ -284,15 +284,10 @@ class LinearRoPEAttention(RoPEAttention):
         with full_precision(context.device):
             return sum_keys(mapped(self.prepared(Projected(k, k, v, key_padding_mask))))
 
-    def recall(self, x: Tensor, memory: State) -> Tensor:
-        """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
-        check_sequences("x", x, self.dim, self.dtype)
-        q = self._queries(x)
-        projected = Projected(q, q, q, gate=self._gate(x))
-        with full_precision(x.device):
+    def _read(self, projected: Projected, memory: State) -> Tensor:
+        with full_precision(projected.q.device):
             y = output_of_state(by_groups(mapped(self.prepared(projected)), self.kv_heads), memory)
-            y = of_heads(y, self.heads)
-        return self._merge(finished(y, self.denominator).to(q.dtype), projected)
+        return finished(of_heads(y, self.heads), self.denominator).to(projected.q.dtype)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, denominator={self.denominator!r}, causal={self.causal}"

@@ -166,6 +166,13 @@ class RoPEAttention(Projections):
 
     def recall(self, x: Tensor, memory: Any) -> Tensor:
         """What ``forward(x, context=context)`` gives, (B, N, dim) → (B, N, dim), for what :meth:`remember` gave."""
+        check_sequences("x", x, self.dim, self.dtype)
+        q = normed(self._in_heads(self.query(x)), self.query_norm)
+        projected = Projected(q, q, q, gate=self._gate(x))
+        return self._merge(self._read(projected, memory), projected)
+
+    def _read(self, projected: Projected, memory: Any) -> Tensor:
+        """The output of the heads, whose queries read a context that :meth:`remember` has kept."""
         raise NotImplementedError
 
     def _keys_and_values(self, context: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -179,10 +186,6 @@ class RoPEAttention(Projections):
         check_padding_mask(key_padding_mask, *context.shape[:2])
         _, source = without_padding(context, None, key_padding_mask)
         return normed(self._in_heads(self.key(source)), self.key_norm), self._in_heads(self.value(source))
-
-    def _queries(self, x: Tensor) -> Tensor:
-        """(B, H, N, D), of what reads such a context."""
-        return normed(self._in_heads(self.query(x)), self.query_norm)
 
     def _check_state(self, x: Tensor, state: Any) -> None:
         """Raises ValueError unless this attention can go on with ``x`` from ``state``."""

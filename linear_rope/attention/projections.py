@@ -211,13 +211,12 @@ class Projections(nn.Module):
         """What the output of the heads is multiplied by, (B, N, dim) → (B, N, H·D)."""
         return None if self.gate is None else GATES[self.output_gate](self.gate(x))
 
-    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
+    def _merge(self, y: Tensor, projected: Projected) -> Tensor:
         """The output of the module from that of its heads, (B, H, N, D); what was projected has padding and more."""
-        after = Projected(y, y, y) if projected is None else projected
-        y = zero_at_padding(y, after.padding)
+        y = zero_at_padding(y, projected.padding)
         y = (y if self.output_norm is None else self.output_norm(y)).transpose(1, 2).flatten(2)
-        y = y if after.local is None else y + self._of_all_heads(after.local)
-        return self.dropout(self.out(y if after.gate is None else y * after.gate))
+        y = y if projected.local is None else y + self._of_all_heads(projected.local)
+        return self.dropout(self.out(y if projected.gate is None else y * projected.gate))
 
     def _of_all_heads(self, x: Tensor) -> Tensor:
         """(B, N, G·D) → (B, N, H·D)."""

@@ -11,7 +11,6 @@ from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads
 from linear_rope.attention.settings import DEFAULTS, Shared, takes_shared
-from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
@@ -290,12 +289,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             raise ValueError("remember was called, but alibi tells positions; make the attention with alibi=False")
         return KeysAndValues(*self._keys_and_values(context, key_padding_mask), key_padding_mask)
 
-    def recall(self, x: Tensor, memory: KeysAndValues) -> Tensor:
-        """(B, N, dim) → (B, N, dim): attend to a context whose keys and values :meth:`remember` has made."""
-        check_sequences("x", x, self.dim, self.dtype)
-        q = self._queries(x)
-        y = softmax_attention(q, memory.k, memory.v, causal=False, key_padding_mask=memory.key_padding_mask)
-        return self._merge(y, Projected(q, q, q, gate=self._gate(x)))
+    def _read(self, projected: Projected, memory: KeysAndValues) -> Tensor:
+        k, v, padding = memory
+        return softmax_attention(projected.q, k, v, causal=False, key_padding_mask=padding)
 
     def extra_repr(self) -> str:
         window = "" if self.window is None else f", window={self.window}"
@@ -368,11 +364,9 @@ def softmax_attention(
     A causal query sees its own key, of which the last query has the last one, and those before it. ``bias`` is added to
     the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of ``q``.
     """
-    if key_padding_mask is None and bias is not None:
+    if key_padding_mask is None and (bias is not None or not causal):
         return _attention(q, k, v, attn_mask=bias)
     queries, keys = q.shape[-2], k.shape[-2]
-    if key_padding_mask is None and not causal:
-        return _attention(q, k, v)
     if key_padding_mask is None and queries == keys:
         return _attention(q, k, v, is_causal=True)
     if key_padding_mask is None and queries == 1:

@@ -1,5 +1,7 @@
 """How attention depends on distance: the published bound, the mask that FAVOR+ expects, and what a model does."""
 
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor, nn
 
@@ -58,13 +60,12 @@ def attention_maps(model: nn.Module, tokens: Tensor) -> list[Tensor]:
     def record(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         maps.append(module.attention_weights(arguments[0]))  # type: ignore[operator]
 
-    hooks = [m.register_forward_hook(record) for m in model.modules() if hasattr(m, "attention_weights")]
-    try:
-        with evaluating(model):
-            model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        for module in model.modules():
+            if hasattr(module, "attention_weights"):
+                stack.callback(module.register_forward_hook(record).remove)
+        model(tokens)
     return maps
 
 

@@ -110,13 +110,13 @@ def measure(matrices: AttentionMatrices, *, estimates_softmax: bool) -> Attentio
 
     error = _mean(((kernel - softmax).norm(dim=-1) / softmax.norm(dim=-1))[chooses])
     distance, softmax_distance = mean_distance(kernel), mean_distance(softmax)
-    sums = weights.sum(-1)[sees]
+    sums, below = weights.sum(-1)[sees], None if denominator is None else denominator[sees]
     return AttentionDiagnostics(
         kernel_error=error,
         distance_from_uniform=distance,
         softmax_distance_from_uniform=softmax_distance,
-        smallest_denominator=None if denominator is None else _closest_to_zero(denominator[sees]),
-        nonpositive_denominators=None if denominator is None else _mean((denominator[sees] <= 0).to(weights.dtype)),
+        smallest_denominator=None if below is None else below[below.abs().argmin()].item(),
+        nonpositive_denominators=None if below is None else _mean((below <= 0).to(weights.dtype)),
         negative_share=((weights < 0) & visible).sum().item() / visible.expand_as(weights).sum().item(),
         row_sums=RowSums(sums.min().item(), sums.mean().item(), sums.max().item()),
         collapse=_collapse(error, distance, softmax_distance) if estimates_softmax else None,
@@ -160,10 +160,6 @@ def warn_of_collapse(measured: Mapping[str, AttentionDiagnostics]) -> None:
 
 def _mean(values: Tensor) -> float | None:
     return values.mean().item() if values.numel() else None
-
-
-def _closest_to_zero(values: Tensor) -> float:
-    return values[values.abs().argmin()].item()
 
 
 def _number(value: float | None) -> str:

@@ -73,9 +73,9 @@ def register(
                 f"feature_map is {feature_map!r}, which has weights, and no model would know them; give the model to "
                 f"linear_rope.interop.transformers.convert(model, {feature_map!r})"
             )
-    _register(
-        name, _shared(feature_map) if isinstance(feature_map, FeatureMap) else _drawn(feature_map, num_features, seed)
-    )
+        _register(name, _drawn(feature_map, num_features, seed))
+    else:
+        _register(name, lambda module, q: feature_map)
 
 
 @torch.inference_mode(False)
@@ -159,10 +159,6 @@ def _own(module: nn.Module, q: Tensor) -> FeatureMap:
     return feature_map
 
 
-def _shared(feature_map: FeatureMap) -> MakeMap:
-    return lambda module, q: feature_map
-
-
 def _drawn(name: str, num_features: int | None, seed: int) -> MakeMap:
     """What gives each attention module the map of its layer, on the device of its queries."""
     made: dict[tuple[int, int, torch.device], FeatureMap] = {}
@@ -196,8 +192,11 @@ def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
         segments = padding = None
         if attention_mask is not None and attention_mask.dtype == torch.int64:
             segments, attention_mask = attention_mask, None
-        if attention_mask is not None:
-            _check_mask(attention_mask)
+        if attention_mask is not None and (attention_mask.dim() != 2 or attention_mask.dtype != torch.bool):
+            raise ValueError(
+                f"attention_mask is {tuple(attention_mask.shape)}; linear attention sees all keys or those before each "
+                "query: give a mask of padding, (batch, length)"
+            )
         packed = _packed(query, key, attention_mask, segments, asked)
         if attention_mask is not None:
             # Places of a cache that are still empty are not in the mask.
@@ -260,15 +259,6 @@ def _packed(
     return found
 
 
-def _check_mask(attention_mask: Any) -> None:
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2 or attention_mask.dtype != torch.bool:
-        came = tuple(attention_mask.shape) if isinstance(attention_mask, Tensor) else type(attention_mask).__name__
-        raise ValueError(
-            f"attention_mask is {came}; linear attention sees all keys or those before each query: give a mask of "
-            "padding, (batch, length)"
-        )
-
-
 def _padding_mask(
     batch_size: int, q_length: int, kv_length: int, mask_function: Any = None, device: Any = None, **asked: Any
 ) -> Tensor | None:
@@ -290,7 +280,9 @@ def _padding_mask(
                 "the model asks for a mask that is neither causal nor of padding or packed sequences alone (a sliding "
                 "window, or chunks), which linear attention cannot; choose another attn_implementation"
             )
-        follows = _sees_neighbours(mask_function, batch_size, q_length, device)
+        batch = torch.arange(batch_size, device=device)[:, None]
+        queries = torch.arange(1, q_length, device=device)
+        follows = mask_function(batch, batch, queries, queries - 1)  # whether each sees the key before it
         if is_watched():
             require(follows, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
             return None
@@ -308,10 +300,3 @@ def _padding_mask(
         )
     mask = attention_mask[:, :there_are].bool()
     return None if there_are == kv_length and not is_watched() and mask.all() else mask
-
-
-def _sees_neighbours(mask_function: Any, batch_size: int, length: int, device: Any) -> Tensor:
-    """Whether each query sees the key before it, (B, N − 1)."""
-    batch, queries = torch.arange(batch_size, device=device)[:, None], torch.arange(1, length, device=device)
-    seen: Tensor = mask_function(batch, batch, queries, queries - 1)
-    return seen

@@ -25,6 +25,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {
 ALL = {"decay": "gate", "rope_angles": "selective", "local_conv": 3, "short_conv": 4}
 GATED = {"output_norm": True, "output_gate": True}
 ALL_NORMED = ALL | GATED | {"qk_norm": True}
+GROUPED = ALL_NORMED | {"kv_heads": 1}
 # By itself, of its own weights, and as in the paper.
 SELECTIVE = SelectiveRotation(rank=None, bias=True, gate=True)
 PAPER = SelectiveRotation(rank=None, bias=True, gate=True, init="paper")
@@ -33,63 +34,52 @@ SCORES = [name for name, each in POSITIONS.items() if isinstance(each, type) and
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "softmax": [
         {},
-        {"rope": "none"},
         {"rope": "none", "alibi": True},
         {"rope": "xpos"},
         {"rope_scaling": SCALINGS["yarn"], "rope_fraction": 0.5},
-        {"decay": "fixed"},
-        {"rope_angles": "selective"},
-        {"local_conv": 4},
-        {"short_conv": 3, "kv_heads": 1},
         *({"rope": "none", "score_positions": name} for name in SCORES),
-        *({"rope": "none", "score_positions": name, "decay": "gate", "short_conv": 3} for name in ("shaw", "t5")),
-        {"rope": "pope"},
+        {"rope": "none", "score_positions": "shaw", "decay": "gate", "kv_heads": 1},
         {"rope": "pope", "rope_phase": "learned", "window": 5, "decay": "gate", "kv_heads": 1},
         {"rope": "pope", "rope_phase": "learned", "rope_angles": "selective"},
-        *({"window": 5} | options for options in ({}, {"rope": "none", "alibi": True}, {"rope": "xpos"})),
-        *({"window": window, "rope": "none", "score_positions": "t5", "decay": "gate"} for window in (2, 64)),
+        {"window": 5},
+        {"window": 5, "rope": "none", "alibi": True},
+        {"window": 64, "rope": "none", "score_positions": "t5", "decay": "gate"},
         ALL,
-        ALL_NORMED,
+        GROUPED,
     ],
     "favor+": [
         *({"feature_map": name, "num_features": None} for name in FEATURE_MAPS),
         {"rope": "before", "rope_scaling": SCALINGS["yarn"]},
         {"rope_scaling": SCALINGS["ntk"], "rope_fraction": 0.6},
-        {"rope": "none", "qk_norm": True, "kv_heads": 1},
         {"denominator": "none"},
         {"rope": "none", "denominator": "abs"},
-        {"decay": "gate"},
         {"decay": "pair", "pair_denominator": "head"},
-        {"rope_angles": SELECTIVE},
         {"rope_angles": PAPER},
         {"feature_map": Learned(), "num_features": None},
         {"feature_map": Plain(), "num_features": None},
         ALL,
-        ALL_NORMED,
+        GROUPED,
     ],
     "elu+1": [
         {"rope": "before", "rope_fraction": 0.5},
         {"denominator": "rotated"},
         {"denominator": "abs", "decay": "gate"},
-        {"decay": "alibi"},
+        {"denominator": "abs", "kv_heads": 1},
         {"decay": "pair", "rope_angles": "selective", "short_conv": 3},
         {"decay": "pair", "kv_heads": 1},
         {"decay": "pair-fixed", "rope": "none", "pair_denominator": "head"},
-        {"decay": "retnet", "local_conv": 4, "kv_heads": 1},
-        {"rope_angles": PAPER, "short_conv": 3},
         {"rope_phase": "learned", "kv_heads": 1},
         {"rope_phase": "learned", "rope_angles": "selective", "decay": "gate"},
-        ALL_NORMED,
+        GROUPED,
     ],
-    "hedgehog": [{"rope": "before"}, ALL_NORMED],
-    "taylor": [{"rope": "none"}, {"rope": "before"}, ALL_NORMED],
+    "hedgehog": [ALL_NORMED],
+    "taylor": [ALL_NORMED],
     # Without a map the gains of a norm cancel in that of the heads' outputs, and their gradients are rounding.
     "retention": [
         {},
-        {"decay": "pair-fixed"},
         {"rope": "none", "decay": "none"},
         {"activation": "silu", "rope": "before"},
-        ALL,
+        ALL_NORMED | {"activation": "silu"},
     ],
     "delta": [
         {"rope_fraction": 0.5, "beta_range": "two"},
@@ -98,20 +88,15 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"decay": "pair", "kv_heads": 1},
         ALL,
     ],
-    "favor+window": [{"rope_fraction": 0.5}, {"rope": "none"}, {"decay": "gate"}, ALL_NORMED],
+    "favor+window": [{"rope_fraction": 0.5}, {"rope": "none"}, GROUPED],
 }
-SETTINGS["retention"].append(ALL_NORMED | {"activation": "silu"})
-for kernel in ("softmax", "favor+", "elu+1", "delta", "favor+window"):
-    SETTINGS[kernel].append(ALL_NORMED | {"kv_heads": 1})
-SETTINGS["softmax"] += [{"rope": "none", "score_positions": "shaw", "decay": "gate", "kv_heads": 1}]
-SETTINGS["elu+1"] += [{"denominator": "abs", "kv_heads": 1}]
 
 
 def _name(kernel: str, options: dict[str, Any]) -> str:
-    if options in (ALL, ALL_NORMED):
-        return f"{kernel}, all" + " normed" * ("qk_norm" in options)
-    if options == ALL_NORMED | {"kv_heads": 1}:
-        return f"{kernel}, all normed of one key head"
+    together = {"all": ALL, "all normed": ALL_NORMED, "all normed of one key head": GROUPED}
+    for words, settings in together.items():
+        if options == settings:
+            return f"{kernel}, {words}"
     return ", ".join([kernel, *(f"{name} {value}" for name, value in options.items() if value is not None)])
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linear_rope import EluPlusOne, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope
-from linear_rope.attention import GatedDelta, Retention, WindowedFavor, head_norm
+from linear_rope.attention import GatedDelta, Retention, WindowedFavor
 from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.attention.head_norm import HeadNorm
-from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS, FeatureMap, Features
+from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS
 from linear_rope.ops.delta.definition import delta_reference
 from linear_rope.ops.window.definition import windowed_reference
 from linear_rope.positions import Decay, FixedDecay, GatedDecay, SelectiveRotation
@@ -184,33 +184,6 @@ def test_weights_are_the_formula_at_given_positions(kernel: str, options: dict[s
         assert_near(module.attention_weights(x, positions=positions), weights)
 
 
-class PairedSoftplus(FeatureMap):
-    """PoPE's lengths, each both members of a pair."""
-
-    def features(self, x: Tensor) -> Features:
-        return Features(F.softplus(x).repeat_interleave(2, dim=-1), None)
-
-
-def test_rope_after_a_paired_map_weighs_by_twice_the_sum_whose_exponential_pope_weighs_by() -> None:
-    options = {"rope_phase": "learned", "rope_base": 50.0}
-    pope = made("softmax", rope="pope", **options)
-    linear = made("elu+1", feature_map=PairedSoftplus(D, 2 * D), denominator="none", **options)
-    linear.load_state_dict(pope.state_dict(), strict=True)
-    x = random(2, 40, DIM)
-    sums = 2 * math.sqrt(D) * pope.scores(pope.project(x)).tril()
-    assert_near(linear.attention_weights(x), sums)
-    linear.denominator = "rotated"  # the sum of the weights: the two are the same but for the exponential
-    assert_near(linear.attention_weights(x), sums / sums.sum(-1, keepdim=True))
-    # A phase of zero is none, which is how it begins.
-    for kernel, rope in (("softmax", "pope"), ("elu+1", "after")):
-        module, of_kernel = KERNELS[kernel]
-        new, without = (
-            module(DIM, HEADS, rope=rope, rope_phase=phase, **of_kernel).double() for phase in ("learned", "none")
-        )
-        without.load_state_dict({name: each for name, each in new.state_dict().items() if name != "phase"})
-        assert_near(new(x), without(x))
-
-
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1", "hedgehog", "taylor"])
 def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
     x, context, padding = random(2, 5, DIM), random(2, 9, DIM, seed=1), some_padding(2, 9)
@@ -286,7 +259,7 @@ def test_an_exact_window_and_the_remainder_are_their_definition(
         projected = module.project(x, x)
         q, k, *_ = module._sequence(projected, None)
         mapped = module.feature_map(q), module.feature_map(k)
-        return module._merge(windowed_reference(q, k, projected.v, *mapped, window, projected.log_decay), None)
+        return module._merge(windowed_reference(q, k, projected.v, *mapped, window, projected.log_decay), projected)
 
     found = []
     for of in (module, definition):
@@ -411,7 +384,7 @@ class Shorter(EluPlusOne):
     initial_gain = 0.5
 
 
-def test_gains_begin_as_the_feature_map_says() -> None:
+def test_gains_begin_as_the_feature_map_says_and_phases_with_none() -> None:
     gains = dict.fromkeys(FEATURE_MAPS, 1.0) | dict.fromkeys(RANDOM_MAPS, 0.35)
     modules: list[tuple[Any, float]] = [
         (LinearRoPEAttention(DIM, HEADS, feature_map=name, rope="none", qk_norm=True), gain)
@@ -423,6 +396,11 @@ def test_gains_begin_as_the_feature_map_says() -> None:
     for module, gain in modules:
         for norm in (module.query_norm, module.key_norm):
             assert_identical(norm.gain.detach(), torch.full((HEADS,), gain))
+    for module in (
+        SoftmaxRoPEAttention(DIM, HEADS, rope="pope", rope_phase="learned"),
+        LinearRoPEAttention(DIM, HEADS, rope_phase="learned"),
+    ):
+        assert not module.phase.any()
 
 
 def test_gates_and_fixed_decays_begin_as_they_say() -> None:
@@ -496,21 +474,6 @@ def test_a_cache_is_not_copied_at_each_token_and_two_go_on_from_one_state() -> N
         _, state = steps(module.prefill(x[:, :5])[1], x[:, 5:8])
     with torch.no_grad():
         assert_near(steps(state, x[:, 8:])[0], module(x)[:, 8:], 1e-12)
-
-
-@pytest.mark.parametrize("rope", ["after", "none"])
-def test_an_output_norm_cancels_every_positive_denominator_up_to_its_epsilon(
-    monkeypatch: pytest.MonkeyPatch, rope: str
-) -> None:
-    x, found = random(2, 33, DIM), []
-    modules = [made("elu+1", rope=rope, denominator=below, **GATED) for below in ("unrotated", "none")]
-    for module in modules:
-        module.load_state_dict(modules[0].state_dict())
-        found.append(module(x))
-    assert_near(found[1], found[0], 1e-3)
-    assert not torch.equal(*found)
-    monkeypatch.setattr(head_norm, "EPS", 0.0)
-    assert_near(modules[1](x), modules[0](x))
 
 
 GROUPED: list[tuple[str, dict[str, Any]]] = [
