@@ -38,7 +38,7 @@ def by_definition(logits: list[float], temperature: float, top_k: int | None, to
     return found
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
     ("top_k", "top_p"), [(None, 1.0), (0, 1.0), (5, 1.0), (99, 0.61), (None, 0.91), (5, 0.5), (1, 1.0), (3, 0.0)]
 )

@@ -160,10 +160,7 @@ def model(**options: Any) -> CausalLM:
                 ({"log_decay": torch.zeros(1, 2, 5, 3), "denominator": "rotated"}, "pairs"),
             )
         ),
-        *(
-            (lambda kind=kind: kind(16, 2, decay="pair", causal=True), ["decay", "'pair'", "linear attention"])
-            for kind in (SoftmaxRoPEAttention, WindowedFavor)
-        ),
+        (lambda: softmax(decay="pair"), ["decay", "'pair'", "linear attention"]),
         (lambda: SoftmaxRoPEAttention(16, 2, decay=GatedDecay(16, 2, pairs=4)), ["decay", "4 pairs", "linear"]),
         (lambda: elu(decay=GatedDecay(16, 2, pairs=3)), ["decay", "3 pairs", "has 4"]),
         (lambda: elu(decay="gate", pair_denominator="head"), ["pair_denominator", "'gate'", "same"]),
@@ -215,12 +212,9 @@ def model(**options: Any) -> CausalLM:
         (lambda: pattern("none", rope_fraction=0.5), ["rope_fraction is 0.5", "leave it out"]),
         (lambda: pattern("none", "rope-after", rope_fraction=5.0), ["rope_fraction is 5.0", "at most 1"]),
         (lambda: ModelConfig(decay="x", pattern=(AttentionSettings(decay="gate"),)), ["decay is 'x'", "'gate'"]),
-        *(
-            (
-                lambda name=name: model(attention=name, position="none", denominator="abs"),
-                ["denominator is 'abs'", name, "leave it out, or give another attention"],
-            )
-            for name in ("softmax", "delta", "retention", "favor+window")
+        (
+            lambda: model(attention="delta", position="none", denominator="abs"),
+            ["denominator is 'abs'", "delta", "leave it out, or give another attention"],
         ),
         *(
             (
@@ -256,7 +250,7 @@ def model(**options: Any) -> CausalLM:
         *(
             (lambda kind=kind, pair=pair: after_state(kind, *pair), ["state", "another kv_heads", "here it is"])
             for kind in (LinearRoPEAttention, Retention, GatedDelta, SoftmaxRoPEAttention, WindowedFavor)
-            for pair in itertools.permutations(({}, {"kv_heads": 2}, {"kv_heads": 1}), 2)
+            for pair in itertools.permutations(({}, {"kv_heads": 2}))
         ),
         *(
             (lambda kind=kind, pair=pair: after_state(kind, *pair), ["state", f"another {name}", "here it is"])
@@ -269,13 +263,11 @@ def model(**options: Any) -> CausalLM:
                 (LinearRoPEAttention, "feature_map or num_features", ({"num_features": 6}, {"num_features": 8})),
             )
         ),
-        (lambda: attend(rope_fraction="0.5"), ["rope_fraction is '0.5'", "at most 1"]),
-        (lambda: attend(rope_fraction=None), ["rope_fraction is None"]),
         *(
             (lambda kind=kind: kind(16, 2, decay=[], causal=True), ["decay is []", "'gate'"])
-            for kind in (LinearRoPEAttention, Retention, GatedDelta, SoftmaxRoPEAttention, WindowedFavor)
+            for kind in (LinearRoPEAttention, GatedDelta, SoftmaxRoPEAttention)
         ),
-        *((lambda x=x: GatedDelta(16, 2, qk_norm=x), [f"qk_norm is {x!r}", "True or False"]) for x in ("yes", 1)),
+        (lambda: GatedDelta(16, 2, qk_norm=1), ["qk_norm is 1", "True or False"]),
         (
             lambda: GatedDelta(16, 4, decay=GatedDecay(16, 4, pairs=4)),
             ["decay is GatedDecay", "of channels", 'decay="pair"'],
@@ -289,10 +281,7 @@ def model(**options: Any) -> CausalLM:
         (lambda: softmax(rope_phase="learned"), ['rope is "before"', "matrix", 'rope="pope"']),
         (lambda: linear(rope_phase="learned", rope="before"), ['rope is "before"', 'rope="after"']),
         (lambda: linear(rope_phase="all"), ["rope_phase is 'all'", "'none'", "'learned'"]),
-        *(
-            (lambda kind=kind: kind(16, 2, rope="pope"), ["rope is 'pope'", 'rope="after"'])
-            for kind in (LinearRoPEAttention, Retention, GatedDelta, WindowedFavor)
-        ),
+        (lambda: linear(rope="pope"), ["rope is 'pope'", 'rope="after"']),
         (lambda: softmax(window=4), ["window is 4", "causal is False", "causal=True"]),
         (lambda: softmax(rope="after"), ["rope", "'after'", "'before'", "'none'"]),
         (lambda: scored("shaw", rope="before"), ["score_positions is 'shaw'", "rope='before'", '"none"']),
@@ -306,10 +295,7 @@ def model(**options: Any) -> CausalLM:
         (lambda: T5Buckets(2, 4, buckets=6), ["buckets is 6", "multiple of 4"]),
         (lambda: T5Buckets(2, 4, max_distance=8), ["max_distance is 8", "8 buckets"]),
         (lambda: TransformerXL(7, 1, 7), ["dim is 7", "even"]),
-        *(
-            (lambda kind=kind: kind(16, 2, rope="xpos"), ["rope is 'xpos'", "one decay a head", 'decay="retnet"'])
-            for kind in (LinearRoPEAttention, Retention, GatedDelta, WindowedFavor)
-        ),
+        (lambda: linear(rope="xpos"), ["rope is 'xpos'", "one decay a head", 'decay="retnet"']),
         (lambda: softmax(rope="xpos"), ['rope is "xpos"', "later keys", "causal=True"]),
         (lambda: xpos(head_dim=5), ["head_dim is 5", "even"]),
         (lambda: xpos(rope_fraction=0.5), ["rope_fraction", "0.5", "xpos"]),

@@ -40,11 +40,12 @@ from tests.linear_rope.tensors import (
 # Compilers take time for every operation: 70 positions are two chunks of different length, 20 are one.
 DIM, HEADS, LENGTH, SHORT = 8, 2, 70, 20
 # A compiler takes seconds for each: one of them always, over a whole chunk and a shorter one.
-SLOW = [("favor+", "after", "inductor"), ("elu+1", "after", "aot_eager")]
-SLOW += [(name, rope, "aot_eager") for name in ("favor+", "elu+1") for rope in ("before", "none")]
+FULL = [(name, rope, "aot_eager") for name in ("favor+", "elu+1") for rope in ("before", "none")]
 COMPILED = [
     ("favor+", "after", "aot_eager"),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+    pytest.param("favor+", "after", "inductor", marks=pytest.mark.slow),
+    pytest.param("elu+1", "after", "aot_eager", marks=pytest.mark.slow),
+    *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.full]) for case in FULL),
 ]
 
 
@@ -131,13 +132,9 @@ def test_what_unrolls_its_chunks_is_exported_for_one_length(kernel: type[RoPEAtt
 
 # Both sides of where the causal forms begin another block: after 64, 256 and 1,024 positions.
 LENGTHS = (2, 3, 63, 255, 256, 257, 600, 1100)
-EVERY_LENGTH = [
-    (name, form, options)
-    for name in ("favor+", "elu+1", "softmax")
-    for form in (("native", "chunked") if "native" in FORMS else ("chunked",))
-    for options in ({}, ALL_NORMED)
-    if name != "softmax" or form == "chunked"  # softmax attention has no kernel
-]
+KERNELS = ("native", "chunked") if "native" in FORMS else ("chunked",)
+EVERY_LENGTH: list[tuple[str, str, dict[str, Any]]] = [("elu+1", KERNELS[0], {}), ("softmax", "chunked", ALL_NORMED)]
+EVERY_LENGTH += [(name, form, ALL_NORMED) for name in ("favor+", "elu+1") for form in KERNELS]
 EVERY_LENGTH += [(name, "chunked", ALL_NORMED | {"causal": False}) for name in ("favor+", "elu+1", "softmax")]
 EVERY_LENGTH += [(name, "chunked", {"decay": "gate"}) for name in ("hedgehog", "taylor", "retention")]
 IN_TRITON = [(name, "triton", options) for name in ("favor+", "elu+1") for options in ({}, ALL_NORMED)]
@@ -155,9 +152,8 @@ def of_every_length(name: str, form: str, options: dict[str, Any], monkeypatch: 
 
 
 def every_length(*marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """All cases, of which all but one have these marks."""
-    first = "elu+1", EVERY_LENGTH[0][1], {}
-    cases = [pytest.param(*case, marks=() if case == first else marks) for case in EVERY_LENGTH]
+    """All cases, of which all but the first have these marks."""
+    cases = [EVERY_LENGTH[0], *(pytest.param(*case, marks=marks) for case in EVERY_LENGTH[1:])]
     cases += [pytest.param(*case, marks=[pytest.mark.slow, NEEDS_INTERPRETER]) for case in IN_TRITON]
     return pytest.mark.parametrize(("name", "form", "options"), cases)
 
@@ -242,8 +238,15 @@ def test_activation_checkpointing_changes_nothing(causal: bool, use_reentrant: b
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("use_reentrant", [True, False])
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
+@pytest.mark.parametrize(
+    ("backend", "use_reentrant"),
+    [
+        (None, True),
+        (None, False),
+        ("aot_eager", False),
+        pytest.param("aot_eager", True, marks=[pytest.mark.slow, pytest.mark.full]),
+    ],
+)
 def test_a_checkpointed_pass_before_a_redraw_is_refused_and_no_other(backend: str | None, use_reentrant: bool) -> None:
     """Its gradients would be those of a mixture of old and new features."""
     module, x = make(redraw_every=1, num_features=6), random(2, SHORT, DIM).requires_grad_()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope import AttentionSettings, CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
 from linear_rope.interop.onnx import _Prefill, save
 from tests.linear_rope.tensors import assert_near, assert_refused, random
 
@@ -31,27 +31,31 @@ def causal(feature_map: str, **settings: Any) -> nn.Module:
     return LinearRoPEAttention(DIM, HEADS, feature_map=feature_map, causal=True, **settings)
 
 
-ATTENTIONS = [
-    pytest.param(causal("elu+1"), id="elu+1"),
-    pytest.param(SoftmaxRoPEAttention(DIM, HEADS, causal=True), id="softmax"),
-    pytest.param(SoftmaxRoPEAttention(DIM, HEADS, causal=True, window=90), id="window"),
-]
 SLOW = [
-    *[causal(name) for name in ("favor+", "relu")],
-    *[causal(name, decay="gate") for name in ("elu+1", "favor+", "relu")],
+    causal("elu+1"),
+    causal("favor+", decay="gate"),
+    LinearRoPEAttention(DIM, HEADS, feature_map="favor+"),
+    SoftmaxRoPEAttention(DIM, HEADS, causal=True, window=90),
+]
+FULL = [
+    causal("relu"),
     causal("favor+paired", rope="before", decay="fixed", bias=True),
     causal("elu+1", denominator="none", qk_norm=True, short_conv=3, local_conv=3),
     causal("elu+1", rope_angles="selective"),
     causal("elu+1", decay="pair", pair_denominator="head", kv_heads=1),
     causal("elu+1", denominator="abs", decay="fixed"),
     causal("elu+1+paired", rope_phase="learned"),
-    LinearRoPEAttention(DIM, HEADS, feature_map="favor+"),
     SoftmaxRoPEAttention(DIM, HEADS, causal=True, decay="gate"),
     SoftmaxRoPEAttention(DIM, HEADS, causal=True, rope="pope", rope_phase="learned"),
 ]
 
 
-@pytest.mark.parametrize("module", [*ATTENTIONS, *[pytest.param(each, marks=pytest.mark.slow) for each in SLOW]])
+def marked(slow: list[Any], full: list[Any]) -> list[Any]:
+    every = [pytest.param(each, marks=pytest.mark.slow) for each in slow]
+    return every + [pytest.param(each, marks=[pytest.mark.slow, pytest.mark.full]) for each in full]
+
+
+@pytest.mark.parametrize("module", marked(SLOW, FULL))
 @torch.no_grad()
 def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: Path) -> None:
     module.eval()
@@ -67,8 +71,29 @@ def test_an_attention_gives_the_same_at_any_length(module: nn.Module, tmp_path: 
         assert float((y - exact).abs().max()) <= 3 * own + ROUNDING * float(exact.abs().max())
 
 
-@pytest.mark.parametrize("options", [{"decay": "gate"}, {"rope": "none", "score_positions": "t5"}])
-@pytest.mark.parametrize("window", [8, 90])
+CAUSAL = [each for each in (*SLOW, *FULL) if isinstance(each, LinearRoPEAttention) and each.causal]
+
+
+@pytest.mark.parametrize("module", CAUSAL)
+@torch.no_grad()
+def test_plain_operations_give_what_the_operator_does(
+    module: LinearRoPEAttention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are exported, called as they are: at every length, and in pieces."""
+    attention = copy.deepcopy(module).double().eval()
+    for length in (3, 63, 64, 131):
+        x = random(2, length, DIM, seed=length) * 200  # of which no exponential is left without its scale
+        expected, piece = attention(x), length - length // 3
+        with monkeypatch.context() as exporting:
+            exporting.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+            assert_near(attention(x), expected)
+            y, state = attention.prefill(x[:, :piece])
+            assert_near(torch.cat((y, attention.prefill(x[:, piece:], state=state)[0]), dim=1), expected)
+
+
+@pytest.mark.parametrize(
+    ("window", "options"), [(8, {"decay": "gate"}), (90, {"rope": "none", "score_positions": "t5"})]
+)
 @torch.no_grad()
 def test_a_window_is_exported_for_shorter_and_longer_sequences(window: int, options: dict[str, Any]) -> None:
     module = SoftmaxRoPEAttention(DIM, HEADS, causal=True, window=window, **options).double().eval()
@@ -80,20 +105,21 @@ def test_a_window_is_exported_for_shorter_and_longer_sequences(window: int, opti
             assert_near(exported(x), each(x))
 
 
-MODELS: list[Any] = [
-    {"attention": "softmax", "position": "learned", "max_length": 400},
-    {"attention": "softmax", "position": "rope-before", "window": 5},
-]
+FADING = AttentionSettings(feature_map="favor+", decay="gate")
+WINDOW = AttentionSettings(attention="softmax", position="rope-before", window=5)
+HYBRID: dict[str, Any] = {"layers": 2, "pattern": (FADING, WINDOW)}
 SLOW_MODELS = [
+    {"attention": "softmax", "position": "learned", "max_length": 400},
+    {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
+]
+FULL_MODELS = [
     {"attention": "softmax", "position": "rope-before", "window": 90, "decay": "gate"},
     {"feature_map": "elu+1", "short_conv": 3},
-    {"feature_map": "favor+", "decay": "gate"},
-    {"feature_map": "elu+1", "rope_fraction": 0.5, "output_norm": True, "output_gate": True},
     {"attention": "retention", "layers": 2},
 ]
 
 
-@pytest.mark.parametrize("settings", [*MODELS, *[pytest.param(each, marks=pytest.mark.slow) for each in SLOW_MODELS]])
+@pytest.mark.parametrize("settings", [HYBRID, *marked(SLOW_MODELS, FULL_MODELS)])
 @torch.no_grad()
 def test_a_model_goes_on_from_its_prompt_token_by_token(settings: dict[str, Any], tmp_path: Path) -> None:
     model = CausalLM(ModelConfig(**{"layers": 1} | settings, dim=DIM, heads=HEADS, vocab_size=30)).eval()

@@ -149,9 +149,9 @@ def test_training_and_saving(kind: str, tmp_path: Any) -> None:
 TRACED = pytest.mark.parametrize(
     ("kind", "how", "masked"),
     [
-        pytest.param("llama", "register", False, marks=pytest.mark.slow),
+        pytest.param("llama", "register", False, marks=[pytest.mark.slow, pytest.mark.full]),
         ("llama", "convert", True),
-        pytest.param("gpt2", "convert", False, marks=pytest.mark.slow),
+        pytest.param("gpt2", "convert", False, marks=[pytest.mark.slow, pytest.mark.full]),
         ("bert", "register", True),
     ],
 )
