@@ -22,7 +22,7 @@ from experiments.console import (
     say_that_it_loads,
 )
 from experiments.data.files import cache_directory, resolve_data_dir
-from experiments.data.registry import DATA_SETS, load_corpus
+from experiments.data.registry import DATA_SETS, load_data
 from experiments.errors import EXIT_FAILED
 from experiments.presets import PRESETS
 
@@ -121,7 +121,7 @@ def data_sets(data_dir: Path | None, problems: list[str]) -> list[tuple[str, str
     resolved = None
     try:
         resolved = resolve_data_dir(data_dir)
-        load_corpus(Config().data, data_dir)
+        load_data(Config().data, data_dir)
     except ValueError as error:
         problems.append(str(error))
     return [(name, availability(data_set, resolved)) for name, data_set in DATA_SETS.each()]

@@ -66,16 +66,6 @@ class Corpus(Content):
 Data = Corpus | Examples
 
 
-def text_of(data: Data) -> Corpus:
-    """``data``, which has to be a text. Raises ValueError if it is labelled examples."""
-    if isinstance(data, Examples):
-        raise ValueError(
-            f"--data {data.name} is labelled examples, and what is to be trained here reads plain text; give a text, "
-            "such as --data imdb or --data stdlib, or --data-file FILE"
-        )
-    return data
-
-
 def corpus_of_text(
     name: str,
     content: bytes | Bytes,

@@ -16,7 +16,7 @@ from experiments.data.files import DataSet, Files, resolve_data_dir
 from experiments.extensions import Registry, choices
 
 if TYPE_CHECKING:
-    from experiments.data.corpus import Corpus, Data
+    from experiments.data.corpus import Data
 
 ABOUT = {field.name for field in fields(DataSet)}
 CATALOG = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
@@ -117,12 +117,3 @@ def load_data(
     if data_set.known_sha256 not in ("", data.sha256):
         note += " This copy has another content than that of the committed results: compare no figures with theirs."
     return replace(data, objective=data_set.objective, note=note)
-
-
-def load_corpus(
-    name: str, data_dir: Path | None = None, data_file: Path | None = None, may_download: bool = True
-) -> "Corpus":
-    """``load_data`` of a text. Raises ValueError for labelled examples too."""
-    from experiments.data.corpus import text_of
-
-    return text_of(load_data(name, data_dir, data_file, may_download))

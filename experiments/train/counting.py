@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-ORDERS = 6
 NAMES = ("unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram")
+"""of the orders that are counted"""
+ORDERS = len(NAMES)
 ROUNDS = 5
 """of expectation and maximisation"""
 MOST_LINKS = 2**24
@@ -45,13 +46,12 @@ class WittenBell:
     Args:
         windows: (B, N) whole numbers below ``vocabulary``.
         vocabulary: how many tokens there are.
-        orders: the highest order; at most N.
     """
 
-    def __init__(self, windows: npt.NDArray[np.integer], vocabulary: int, orders: int = ORDERS) -> None:
+    def __init__(self, windows: npt.NDArray[np.integer], vocabulary: int) -> None:
         self.vocabulary, self.orders = vocabulary, list[Order]()
         numbers, contexts = np.zeros((len(windows), windows.shape[1] + 1), np.int64), 1
-        for order in range(min(orders, windows.shape[1])):
+        for order in range(min(ORDERS, windows.shape[1])):
             keys = self._keys(numbers, windows, order)
             grams, places, counts = np.unique(keys, return_inverse=True, return_counts=True)
             of_context = grams // vocabulary

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from experiments.data.registry import data_set, load_corpus, row_of
+from experiments.data.registry import data_set, load_data, row_of
 from experiments.records.files import read_file, visible
 from experiments.records.record import read_comparison, read_metrics, run_config, run_status
 from experiments.studies.speed.records import read_records
@@ -187,7 +187,7 @@ def make_tar():
 
 
 def read_text(path):
-    assert load_corpus("text", None, path).describe().bytes > 0
+    assert load_data("text", None, path).describe().bytes > 0
 
 
 def read_reviews(path):

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from experiments.config import Config
-from experiments.data.registry import load_corpus, row_of
+from experiments.data.registry import load_data, row_of
 from experiments.train.chosen_objective import make_objective
 from tests.experiments.data.made_up_files import ROWS, documents, place, small, tar, write
 
@@ -33,7 +33,7 @@ def zipped(path, members):
 @pytest.mark.parametrize("name", ["mine", "mine.gz", "mine.zip"])
 def test_a_file_of_one_s_own(tmp_path, name):
     path = zipped(tmp_path / name, ["text"]) if name.endswith("zip") else write(tmp_path / name, BYTES)
-    corpus = load_corpus("text", data_file=path)
+    corpus = load_data("text", data_file=path)
     assert splits_of(corpus) == BYTES
     objective = make_objective(corpus, Config(context=4, batch_size=2))
     assert objective.splits["train"].tobytes() == corpus.train.tobytes()

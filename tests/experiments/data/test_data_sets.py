@@ -11,7 +11,7 @@ import pytest
 from experiments.cli import main
 from experiments.data.corpus import Corpus, corpus_of_text
 from experiments.data.files import Download, Files, file_sha256
-from experiments.data.registry import CATALOG, DATA_SETS, data_set, load_corpus, load_data, row_of
+from experiments.data.registry import CATALOG, DATA_SETS, data_set, load_data, row_of
 from tests.experiments.data.made_up_files import (
     DOWNLOADED,
     OF_FILES,
@@ -79,14 +79,14 @@ def test_arguments_that_do_not_fit_together(tmp_path, capsys):
         ("stdlib", mine, "--data text"),
     ):
         with pytest.raises(ValueError, match=told):
-            load_corpus(name, data_file=file)
+            load_data(name, data_file=file)
     for name, data_file in (("copying-32", None), ("text", mine)):
-        assert load_corpus(name, data_file=data_file, may_download=False).name == name
+        assert load_data(name, data_file=data_file, may_download=False).name == name
     with pytest.raises(ValueError, match="damaged or another file"):
-        load_corpus("enwik8", tmp_path, may_download=False)
+        load_data("enwik8", tmp_path, may_download=False)
     for name in DOWNLOADED:
         with pytest.raises(ValueError, match=r"would be downloaded from http\S+, .*run without --dry-run"):
-            load_corpus(name, may_download=False)
+            load_data(name, may_download=False)
     assert capsys.readouterr().out == ""
 
 
@@ -106,9 +106,9 @@ def test_those_of_installed_packages_and_of_one_that_cannot_be_imported(command,
     told = " ".join(capsys.readouterr().out.split())
     assert "data set 'bad' cannot be imported (ModuleNotFoundError: No module named 'no')" in told
     assert ("My text." if command != "doctor" else "mine here: made by its own code") in told
-    assert load_corpus("mine", may_download=False).describe().bytes == 300
+    assert load_data("mine", may_download=False).describe().bytes == 300
     with pytest.raises(ValueError, match=r"cannot be imported \(ModuleNotFoundError: .*mend or remove"):
-        load_corpus("bad")
+        load_data("bad")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments.data.files import Download, members_of, read_content, resolve_data_dir
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from tests.experiments.data.made_up_files import tar, write
 
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
@@ -88,7 +88,7 @@ def test_more_text_than_there_is_memory_is_refused(tmp_path):
 @pytest.mark.parametrize("path", ["/proc/self/mounts", "/proc/kmsg"])
 def test_a_file_of_the_kernel_s_that_claims_to_be_empty_is_not_waited_for(path):
     with pytest.raises(ValueError, match=r"is empty; give|cannot be read \((Operation not|Permission|No such)"):
-        load_corpus("text", data_file=Path(path))
+        load_data("text", data_file=Path(path))
 
 
 def members(path):
@@ -130,7 +130,7 @@ def test_the_data_directory_is_the_argument_or_else_the_environment_s(tmp_path, 
             resolve_data_dir(tmp_path / path)
     monkeypatch.setenv("LINEAR_ROPE_DATA", str(tmp_path / "absent"))
     with pytest.raises(ValueError, match=r"^LINEAR_ROPE_DATA: "):
-        load_corpus("enwik8")
+        load_data("enwik8")
 
 
 def offer(server, content=TEXT):

@@ -10,7 +10,7 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.generated import FILLER, GROUPS, MARK, POWER, SEPARATOR, AssociativeRecall, Copying, Induction
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.train.chosen_objective import make_objective
 
 
@@ -20,7 +20,7 @@ def drawn(sequences, count=200, seed=0):
 
 @pytest.mark.parametrize(("name", "pairs", "vocabulary"), [("128", 8, 64), ("512", 64, 256), ("256-full", 64, 256)])
 def test_every_key_is_asked_once_with_the_value_that_stood_beside_it(name, pairs, vocabulary):
-    recall, length = load_corpus(f"recall-{name}").sequences, int(name.removesuffix("-full"))
+    recall, length = load_data(f"recall-{name}").sequences, int(name.removesuffix("-full"))
     assert recall == AssociativeRecall(length, pairs, vocabulary)
     tokens = drawn(recall, 50)
     assert tokens.shape == (50, length + 1)
@@ -99,7 +99,7 @@ def test_induction_asks_what_stood_behind_the_first_mark():
 
 @pytest.mark.parametrize("name", ["recall-64", "copying-32", "induction-64", "s3-16"])
 def test_longer_sequences_ask_the_same(name):
-    sequences = load_corpus(name).sequences
+    sequences = load_data(name).sequences
     longer = sequences.longer(4)
     assert longer.length == 4 * sequences.length
     tokens, short = drawn(longer, 20), drawn(sequences, 20)
@@ -113,8 +113,8 @@ def test_longer_sequences_ask_the_same(name):
 
 @pytest.mark.parametrize(("name", "context"), [("recall-128", 128), ("copying-32", 64), ("s3-64", 64)])
 def test_splits_are_fixed_and_have_no_sequence_in_common(name, context):
-    corpus = load_corpus(name)
-    assert corpus.sha256 == load_corpus(name).sha256
+    corpus = load_data(name)
+    assert corpus.sha256 == load_data(name).sha256
     task = make_objective(corpus, Config(context=context, batch_size=200))
     of_split = {
         "validation": task.windows("validation", 10_000)[0],
@@ -139,7 +139,7 @@ def test_pairs_that_do_not_fit_are_refused(arguments, message):
 
 
 def test_loss_and_accuracy_are_those_of_the_scored_targets():
-    objective = make_objective(load_corpus("recall-64"), Config(context=64))
+    objective = make_objective(load_data("recall-64"), Config(context=64))
     targets = torch.tensor([[NOT_SCORED, 1, 2, NOT_SCORED], [3, NOT_SCORED, NOT_SCORED, NOT_SCORED]])
     logits = torch.full((2, 4, 256), math.log(1 / 4 / 255))
     logits[:, :, 1] = math.log(3 / 4)  # right of one in three
@@ -157,7 +157,7 @@ def test_the_state_is_the_product_of_all_permutations_so_far(group, size):
     every = itertools.permutations(range(objects))
     elements = [p for p in every if not only_even or round(np.linalg.det(np.eye(objects)[list(p)])) == 1]
     assert len(elements) == size
-    sequences = load_corpus(f"{group}-64").sequences
+    sequences = load_data(f"{group}-64").sequences
     tokens = drawn(sequences, 20)
     assert tokens.shape == (20, 65)
     assert tokens.max() == size - 1

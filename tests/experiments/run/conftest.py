@@ -16,7 +16,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.presets import get_preset
 from experiments.run.display import Display
 from experiments.run.local import Local
@@ -97,7 +97,7 @@ def training_of(root, text, nproc=1, **config):
     """What the runs of a comparison share; its directory is made."""
     root.mkdir(parents=True)
     config = dataclasses.replace(get_preset("smoke").config, data="text", **config)
-    return Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
+    return Training(root, config, None, text, load_data("text", None, text).sha256, "cpu", nproc=nproc)
 
 
 def train(training, runs, launcher=None, limit=None, output=None, silence=math.inf):

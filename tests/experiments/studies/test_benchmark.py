@@ -9,7 +9,7 @@ from scipy import stats
 
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
-from experiments.data.registry import DATA_SETS, load_corpus
+from experiments.data.registry import DATA_SETS, load_data
 from experiments.judge.statistics import Estimate
 from experiments.show import style
 from experiments.show.entries import entries_of, figures_over
@@ -40,7 +40,7 @@ def test_every_task_can_be_run(name):
     check_variants_differ(variants, config)
     for each in (config, small):
         if each.data.partition("-")[0] not in ("imdb", "newsgroups", "stdlib"):
-            assert load_corpus(each.data).sequences.length == each.context
+            assert load_data(each.data).sequences.length == each.context
     found = {each.name: costs(each, each.config(config), Shape(256, config.context)) for each in variants}
     check_parameters_match({each: (cost.parameters, 0) for each, cost in found.items()})
     assert all(cost.state and cost.flops for cost in found.values())
@@ -151,7 +151,7 @@ class FirstHalf(torch.nn.Module):
 
 def test_accuracy_is_measured_at_every_length(monkeypatch, tmp_path):
     config = V1.config("parity-16", "cpu")
-    task = make_objective(load_corpus("parity-16"), config)
+    task = make_objective(load_data("parity-16"), config)
     monkeypatch.setattr(tables, "trained_models", lambda *_: [("elu+1-none", 0, FirstHalf(task.sequences))])
     record = make_record(name="parity-16", preset="cpu", config=vars(config), variants=["elu+1-none"])
     assert measure.measure(tmp_path, record, task) == []
@@ -162,7 +162,7 @@ def test_accuracy_is_measured_at_every_length(monkeypatch, tmp_path):
 
 def test_recall_is_measured_with_each_number_of_pairs(monkeypatch, tmp_path):
     config = V1.config("recall-2k", "cpu")
-    task = make_objective(load_corpus("recall-256-full"), config)
+    task = make_objective(load_data("recall-256-full"), config)
     seen = []
     monkeypatch.setattr(
         measure, "are_right", lambda model, inputs, targets, config: seen.append((inputs, targets)) or targets

@@ -6,7 +6,7 @@ import torch
 
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.judge.statistics import estimates
 from experiments.studies.decay import measure as decay
 from experiments.studies.decay.measure import (
@@ -105,7 +105,7 @@ def test_every_range_of_positions_counts_the_same_targets_equally_often(context)
 @pytest.mark.parametrize(
     ("corpus", "context", "says"),
     [
-        (load_corpus("recall-64"), 64, "recall-64 is not learnt as a text of bytes"),
+        (load_data("recall-64"), 64, "recall-64 is not learnt as a text of bytes"),
         (corpus_of_text("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.studies import tables
 from experiments.studies.state_tracking import measure as tracking
 from experiments.train.chosen_objective import make_objective
@@ -29,7 +29,7 @@ class Parity(torch.nn.Module):
 
 def test_accuracy_is_measured_by_position(monkeypatch, tmp_path):
     config = Config(context=64, batch_size=50, data="parity-64")
-    task = make_objective(load_corpus("parity-64"), config)
+    task = make_objective(load_data("parity-64"), config)
     monkeypatch.setattr(tables, "trained_models", lambda *_: [("elu+1-none", 0, Parity())])
     assert tracking.measure(tmp_path, make_record(config=vars(config), variants=["elu+1-none"]), task) == []
     found = pd.read_csv(tmp_path / "tracking.csv").set_index("factor")["accuracy"]

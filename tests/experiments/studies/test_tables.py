@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.config import Config
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.judge.curves import read_curves
 from experiments.judge.runs import Runs
 from experiments.records.csv_files import TEXT, number, whole
@@ -34,7 +34,7 @@ from tests.made_up import make_record
 )
 def test_what_is_not_measured_of_other_data_is_said(next_byte, tmp_path, study, data, note):
     config = Config(layers=1, dim=16, heads=2, context=64, batch_size=4)
-    objective = next_byte(config) if data == "text" else make_objective(load_corpus(data), config)
+    objective = next_byte(config) if data == "text" else make_objective(load_data(data), config)
     record = make_record(config=vars(config))
     assert resolve(STUDIES[study].measure)(tmp_path, record, objective) == [f"--data {data} {note}"]
     assert not [*tmp_path.iterdir()]

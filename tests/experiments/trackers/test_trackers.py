@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.objects import Run
 from experiments.presets import get_preset
 from experiments.records.record import read_metrics, run_directory, run_status
@@ -50,7 +50,7 @@ def prepared(root, *trackers):
     """The job of a run that is to be trained."""
     text = root.parent / "text"
     text.write_text("to be or not to be, that is the question\n" * 500)
-    sha256 = load_corpus("text", None, text).sha256
+    sha256 = load_data("text", None, text).sha256
     training = Training(root, CONFIG, None, text, sha256, "cpu", trackers=trackers)
     root.mkdir()
     (job,) = prepare_runs(training, [RUN])

@@ -6,7 +6,7 @@ import pandas as pd
 from experiments.config import Config
 from experiments.data.corpus import begins, corpus_of_text
 from experiments.data.examples import NEARER, examples_of
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.train.chosen_objective import make_objective
 
 CONFIG = Config(
@@ -65,7 +65,7 @@ DATA = {
         {"packing": "documents"},
     ),
     "masked": (lambda: corpus_of_text("text", TEXT), OF_TEXTS | {"objective": "masked"}),
-    "answers": (lambda: load_corpus("recall-64"), {"context": 64}),
+    "answers": (lambda: load_data("recall-64"), {"context": 64}),
     **{kind: (lambda kind=kind: examples(kind), OF_TEXTS) for kind in CLASSES},
     "translation": (pairs, OF_PAIRS),
 }

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from experiments.cli import main
 from experiments.data.corpus import NOT_SCORED, begins, corpus_of_text
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.data.texts import source_files
 from experiments.train.objectives import NextByteOfDocuments
 from linear_rope import CausalLM, ModelConfig
@@ -45,7 +45,7 @@ def test_the_loss_is_that_of_documents_alone():
 
 
 def test_documents_of_the_standard_library_are_its_files():
-    corpus, files = load_corpus("stdlib"), source_files()
+    corpus, files = load_data("stdlib"), source_files()
     content = np.concatenate([corpus.train, corpus.validation, corpus.test])
     at = corpus.documents
     assert len(at) == len(files)

@@ -14,7 +14,7 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, corpus_of_text
 from experiments.data.examples import NEARER, examples_of
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.records.schema import Floor
 from experiments.train.chosen_objective import make_objective
 from experiments.train.counting import WittenBell
@@ -179,6 +179,6 @@ def test_the_floors_of_a_translation_are_frequencies_the_text_itself_and_word_by
 
 @pytest.mark.parametrize(("name", "kinds"), [("recall-64", 32), ("copying-32", 10), ("s3-16", 6)])
 def test_the_floor_of_generated_sequences_is_a_guess_among_all_answers(name, kinds):
-    corpus = load_corpus(name)
+    corpus = load_data(name)
     objective = make_objective(corpus, Config(context=corpus.sequences.length))
     assert by_name(objective) == {"guessing": 1 / kinds}

@@ -11,7 +11,7 @@ import torch
 
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.records.schema import ANSWERS, NEXT_BYTE
 from experiments.train.chosen_objective import make_objective
 from experiments.train.evaluate import evaluate
@@ -128,7 +128,7 @@ def test_a_kernel_of_one_s_own_is_trained_by_its_name(tmp_path, next_byte, monke
 
 
 def test_records_say_what_was_trained_and_old_ones_are_told_by_their_data():
-    assert make_objective(load_corpus("recall-64"), Config(context=64)).describe() == ANSWERS
+    assert make_objective(load_data("recall-64"), Config(context=64)).describe() == ANSWERS
     assert make_objective(corpus_of_text("text", TEXT, "", ""), CONFIG).describe() == NEXT_BYTE
     assert make_record().objective == NEXT_BYTE
     for name in ("recall-64", "copying-128"):
