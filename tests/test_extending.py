@@ -108,30 +108,23 @@ def plugins(comparison: Path) -> list[dict[str, str]]:
 def test_an_installed_package_adds_a_map_a_position_a_kernel_data_and_a_tracker_and_the_record_names_it(
     installed, tmp_path
 ):
-    variants = "squareplus-rope-after,windowed-rope-before,squareplus-none,softmax-nearer"
-    words = ["--data", "counting", "--variants", variants, "--out", "out", "--tracker", "newest"]
+    """The data bring their kind of training, and a variant its name."""
+    variants = "squareplus-fast,squareplus-rope-after,windowed-rope-before,squareplus-none,softmax-nearer"
+    words = ["--data", "backwards", "--variants", variants, "--out", "out", "--tracker", "newest"]
     assert "squareplus-rope-after" in suite("run", "convergence", *SMOKE, *words, path=installed, at=tmp_path)
     assert (tmp_path / "out/report.html").exists()
     newest = json.loads((tmp_path / "out/squareplus-none/seed0/newest.json").read_text())
-    assert {"step", "train/loss", "test/bits_per_byte"} <= newest.keys()
-    taken_part = plugins(tmp_path / "out")
-    modules = [f"my_rope.{module}" for module in ("data", "kernels", "maps", "positions", "trackers")]
-    assert [origin.pop("module") for origin in taken_part] == modules
-    (sha256,) = {origin.pop("sha256") for origin in taken_part}
-    assert re.fullmatch("[0-9a-f]{64}", sha256)
-    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 5
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed, tmp_path):
-    variants = "squareplus-fast,squareplus-rope-after"
-    words = ["run", "convergence", *SMOKE, "--data", "backwards", "--variants", variants, "--out", "out"]
-    suite(*words, path=installed, at=tmp_path)
+    assert {"step", "train/loss", "test/accuracy"} <= newest.keys()
     record = json.loads((tmp_path / "out/comparison.json").read_text())
     assert (record["objective"]["name"], record["objective"]["metric"]) == ("read backwards", "accuracy")
     assert record["variants"][0]["settings"] == {"learning_rate": 0.004}
     assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
+    taken_part = record["plugins"]
+    modules = [f"my_rope.{module}" for module in "data kernels maps positions trackers variants".split()]
+    assert [origin.pop("module") for origin in taken_part] == modules
+    (sha256,) = {origin.pop("sha256") for origin in taken_part}
+    assert re.fullmatch("[0-9a-f]{64}", sha256)
+    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * len(modules)
 
 
 @pytest.mark.slow

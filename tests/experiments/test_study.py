@@ -96,11 +96,6 @@ def test_a_claim_that_is_wrong_is_named_with_its_file(folder, old, new, said):
         load_claims(path)
 
 
-def test_an_unknown_study_lists_those_there_are():
-    with pytest.raises(ValueError, match="there is no study 'decai'; did you mean 'decay'"):
-        STUDIES["decai"]
-
-
 def test_the_preset_v0_is_without_the_recipe_of_the_study():
     convergence, mlm = STUDIES["convergence"], STUDIES["mlm"]
     old = {"optimizer": "adamw", "schedule": "cosine", "initial_spread": 0.0}

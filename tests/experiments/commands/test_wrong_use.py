@@ -49,7 +49,7 @@ WRONG_USES = [
     ("train .", "config.json cannot be read"),
     ("watch absent", "comparison.json"),
     ("watch . --every 0", "--every is 0.0; give a number, more than 0, 3,600 or less"),
-    ("run nonsense", "choose from convergence, recipe, forgetting"),
+    ("run decai", "there is no study 'decai'; did you mean 'decay'? choose from convergence, recipe, forgetting"),
     ("run speed --out taken", "holds 'report.md' and no comparison.json"),
     ("run speed --out dangling", "--out dangling cannot be written (File exists)"),
     (
