@@ -5,10 +5,10 @@ Axis names: B batch (1 throughout), H heads, N length, D head dimension, M numbe
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,6 @@ from experiments.train.models import Shape, build_model, check_parameters_match,
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
-from linear_rope.blocks import Block
 from linear_rope.features import FavorPlus, GivenFeatures
 
 POSITIONS = {
@@ -323,29 +322,21 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
         return Call(partial(AutoregressiveWrapper(model).generate, context, 1))
     assert isinstance(model, CausalLM)
     token, position = context[:, -1:], torch.tensor([length], device=config.device)
-    states: list[Any] = [None] * config.layers
-
-    def advance(tokens: Tensor, positions: Tensor, states: list[Any]) -> Tensor:
-        """The last block's output for tokens (1, N) that follow the blocks' states, which it replaces."""
-        x = model.embedding(tokens, positions)
-        for layer, block in enumerate(model.blocks):
-            x, states[layer] = cast(Block, block).advance(x, states[layer])
-        return x
-
+    states: Sequence[Any] = [None] * config.layers
     if name == SOFTMAX:
-        shape = (2, 1, config.model_heads, length, config.dim // config.model_heads)
-        pairs = [torch.randn(shape, device=config.device) for _ in states]
-        states = [KeyValueCache(k, v, None, position) for k, v in pairs]
+        shape = (config.layers, 2, 1, config.model_heads, length, config.dim // config.model_heads)
+        states = [KeyValueCache(k, v, None, position) for k, v in torch.randn(shape, device=config.device)]
     else:
-        advance(context, torch.arange(length, device=config.device), states)
+        positions = torch.arange(length, device=config.device)
+        _, states = model.advance(model.embedding(context, positions), positions, states)
 
     @torch.no_grad()
     def decode() -> Tensor:
-        logits = model.embedding.logits(model.norm(advance(token, position, states)))
+        nonlocal states
+        x, states = model.advance(model.embedding(token, position), position, states)
         if name == SOFTMAX and states[0].k.shape[-2] > length + 16:  # the cache has grown by no more than this
-            for layer, state in enumerate(states):
-                k, v = shortened(state.k, length), shortened(state.v, length)
-                states[layer] = state._replace(k=k, v=v, position=position)
-        return logits
+            pairs = [(shortened(each.k, length), shortened(each.v, length)) for each in states]
+            states = [KeyValueCache(k, v, None, position) for k, v in pairs]
+        return model.embedding.logits(model.norm(x))
 
     return Call(decode, facts={"state_bytes": sum(x.nbytes for x in tree_leaves(states) if isinstance(x, Tensor))})

@@ -90,18 +90,6 @@ def test_an_overview_is_over_all_comparisons_of_a_directory(make_comparison, tmp
     assert "<script" not in page
 
 
-def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
-    status, output, _ = printed(
-        capsys, "claims", "--results", make_reference([-0.299, -0.301, -0.2995, -0.3005, -0.3]), "--summary"
-    )
-    lines = output.splitlines()
-    assert status == 0
-    assert len(lines) <= 44  # a line or two for each comparison
-    assert max(map(len, lines)) <= 120
-    assert "RoPE changes the test bits per byte by -0.300" in " ".join(output.split())
-    assert re.fullmatch(r"564 rows, a claim .*: \d+ supported, .*\d+ not run\.", lines[-1])
-
-
 FLOORS = [
     {"name": "unigram", "metric": "bits_per_byte", "value": 7.0, "steps": 100},
     {"name": "bigram", "metric": "bits_per_byte", "value": 6.6, "steps": 100},

@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +10,6 @@ from experiments.cli import main
 from experiments.config import Config
 from experiments.data.registry import load_data
 from experiments.records.record import read_comparison
-from experiments.studies import answers
 from experiments.studies.answers import ANSWERS, judge, samples_of
 from experiments.studies.long_documents import measure as measured
 from experiments.train.chosen_objective import make_objective
@@ -99,22 +97,6 @@ def test_what_has_a_finished_run_is_timed_and_the_columns_have_their_order(make_
     found = pd.read_csv(root / "documents.csv")
     assert {*found["variant"]} == {"softmax-rope"}
     assert [*found] == ["variant", "round", "context", "seconds", "bytes"]
-
-
-def test_long_texts_are_shown_by_their_ends():
-    text = "a" * 200 + "\n" + "b" * 200
-    (shown,) = [answers.shortened([text])]
-    assert shown == f"{'a' * 160} […] {'b' * 160}"
-    assert answers.shortened(["one\ntwo", "three"]) == "one two | three"
-    assert answers.spread(np.arange(10), 3).tolist() == [0, 4, 9]
-    assert answers.spread(np.arange(2), 3).tolist() == [0, 1]
-
-
-def test_samples_are_half_right_and_half_wrong():
-    is_right = np.array([True] * 9 + [False] * 3 + [True] * 8)
-    assert answers.half_and_half(is_right, 6).tolist() == [0, 8, 9, 10, 11, 19]
-    assert answers.half_and_half(is_right, 8).tolist()[-1] == 19
-    assert answers.half_and_half(is_right[:9], 4).tolist() == [0, 8]
 
 
 def test_of_the_samples_that_are_shown_half_are_right(tmp_path):
