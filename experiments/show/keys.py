@@ -73,7 +73,8 @@ class Entry(Key, kw_only=True):
     title: str
     caption: str
     like: str = ""
-    """the entry of common.toml with this name has all keys that are not given here; of a list of names each is one"""
+    """the entry of common.toml with this name, or the study's figure before it with this stem, has all keys that are
+    not given here; of a list of names each is one"""
     when: Where = {}
     """words (rows.py) and the values they have to have; else the entry is left out"""
     uses_data: bool = True
@@ -222,10 +223,13 @@ def shown_of(study: Study) -> Shown:
 
 def _entries(given: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Entries of a study; one that is like several is one of each."""
+    known = dict(common)
     for entry in given:
         names = entry.get("like")
         for name in names if isinstance(names, list) else [names]:
-            yield _filled({**entry, "like": name}, common) if name else {**entry}
+            filled = _filled({**entry, "like": name}, known) if name else {**entry}
+            known.setdefault(filled.get("stem", ""), filled)
+            yield filled
 
 
 def _filled(entry: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
