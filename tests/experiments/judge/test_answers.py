@@ -1,4 +1,4 @@
-"""Verdicts on recall, from made-up accuracies: a task that nobody learnt compares nothing."""
+"""Verdicts on recall, from made-up accuracies: the spread of all variants together counts too."""
 
 import json
 import math
@@ -9,10 +9,8 @@ import pytest
 from scipy import stats
 
 from experiments.judge.claims import claims_of
-from experiments.judge.curves import read_curves
-from experiments.judge.references import REFERENCES, declared_claims
-from experiments.judge.verdicts import evaluate
-from experiments.records.record import read_comparison
+from experiments.judge.references import REFERENCES
+from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
 from tests.made_up import metrics_rows
 
@@ -26,17 +24,13 @@ def judge(tmp_path, make_comparison):
     """Rows by key, of three seeds of all variants of recall: some with these accuracies, the others guess."""
 
     def rows(accuracies, damage=lambda root: None, **other):
-        root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", ALL_OF_RECALL, 3, **other)
+        root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", ALL_OF_RECALL, 3, name="recall", **other)
         for path in root.glob("*/*/metrics.jsonl"):
             variant, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
             accuracy = accuracies.get(variant, GUESSES)[seed]
             path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in metrics_rows(path)))
         damage(root)
-        comparison = read_comparison(root)
-        curves = read_curves(root, comparison)
-        declared = declared_claims(claims_of(RECALL), "recall", "recall")
-        found = evaluate(declared, root, comparison, curves, reference="made-up")
-        return {row.claim.key: row for row in found}
+        return read_rows(root, RECALL).claims
 
     return rows
 

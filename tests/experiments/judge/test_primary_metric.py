@@ -9,8 +9,9 @@ from experiments.judge.runs import Runs
 from experiments.judge.statistics import contrasts, summarise
 from experiments.records.record import read_comparison
 from experiments.report.tables import main_table
+from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
-from tests.experiments.show.rows import picture_of, rows_of
+from tests.experiments.show.rows import picture_of
 from tests.made_up import DATA, metrics_rows
 
 
@@ -68,7 +69,7 @@ def test_tables_and_figures_show_it_with_its_unit_and_direction(root):
     assert table["test accuracy (share of answers)"].str.split("\n").str[0].tolist() == ["0.440", "0.640"]
     assert table["minus baseline"].tolist()[1].startswith("+0.2000")
     quantity = "accuracy (share of answers)"
-    rows = rows_of(root, STUDIES["convergence"])
+    rows = read_rows(root, STUDIES["convergence"])
     assert picture_of(rows, "validation").get_supylabel() == quantity
     is_loss = "bits_per_byte" in set(curves["metric"])
     assert picture_of(rows, "training").get_supylabel() == ("bits per byte" if is_loss else "loss (nats)")

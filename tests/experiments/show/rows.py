@@ -1,13 +1,8 @@
-"""Rows of made-up comparisons, and the pictures of their studies."""
+"""Pictures of a study of made-up comparisons."""
 
 from experiments.show.draw import draw
 from experiments.show.keys import shown_of
-from experiments.show.rows import read_rows
 from experiments.show.style import style
-
-
-def rows_of(root, study):
-    return read_rows(root, study)
 
 
 def picture_of(rows, stem):

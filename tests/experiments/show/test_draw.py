@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Pair, Quantity
+from experiments.show.rows import read_rows
 from experiments.show.style import style, variant_style
 from experiments.studies.registry import STUDIES
-from tests.experiments.show.rows import picture_of, rows_of
+from tests.experiments.show.rows import picture_of
 
 WORDS = {"title": "a title", "caption": "a caption"}
 CURVES = {"stem": "validation", "quantity": "validation", "x": "step", "panel": "kernel", "y_from": 0.25} | WORDS
@@ -30,7 +31,7 @@ FATES = {("softmax-rope", 0): ("failed", "why"), **{("elu+1-none", s): ("failed"
 def made_up(tmp_path_factory, make_comparison):
     floors = [{"name": "5-gram", "metric": "bits_per_byte", "value": 3.0, "split": "validation", "steps": 100}]
     root = tmp_path_factory.mktemp("made") / "up"
-    return rows_of(make_comparison(root, VARIANTS, fates=FATES, floors=floors), STUDIES["convergence"])
+    return read_rows(make_comparison(root, VARIANTS, fates=FATES, floors=floors), STUDIES["convergence"])
 
 
 def picture(rows, **keys):
@@ -68,7 +69,7 @@ def test_the_mean_is_that_of_the_finished_seeds(made_up):
 def test_gains_are_of_the_seeds_that_the_baseline_finished_too(make_comparison, tmp_path):
     variants, fates = "elu+1-none,elu+1-rope-after", {("elu+1-none", 1): ("failed", "why")}
     root = make_comparison(tmp_path, variants, loss=lambda name, seed, _: 3 + seed**2 * ("rope" in name), fates=fates)
-    (axes,) = picture_of(rows_of(root, STUDIES["convergence"]), "validation-gain").axes
+    (axes,) = picture_of(read_rows(root, STUDIES["convergence"]), "validation-gain").axes
     (mean,) = [line for line in axes.lines if line.get_label().startswith("rope")]
     assert list(mean.get_ydata()) == [(0 + 4) / 2] * 6
 
@@ -123,7 +124,7 @@ def floor(name, value, **other):
 )
 def test_floors_of_the_split_are_lines_with_their_names(make_comparison, tmp_path, names, floors, drawn):
     root = make_comparison(tmp_path, "elu+1-none,softmax-none", 2, floors=floors)
-    figure = picture(rows_of(root, STUDIES["convergence"]), **CURVES, names=names)
+    figure = picture(read_rows(root, STUDIES["convergence"]), **CURVES, names=names)
     assert ("Beyond the vertical axis: 5-gram, -30.00." in figure.get_suptitle()) == (drawn == ["unigram"])
     for axes in figure.axes:
         assert [name for name in named(axes) if name != "none"] == drawn
@@ -134,7 +135,7 @@ def test_floors_of_the_split_are_lines_with_their_names(make_comparison, tmp_pat
 
 def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *run: 1e100)
-    low, high = picture(rows_of(root, STUDIES["convergence"]), **CURVES).axes[0].get_ylim()
+    low, high = picture(read_rows(root, STUDIES["convergence"]), **CURVES).axes[0].get_ylim()
     assert low < 1e100 < high
 
 
@@ -157,19 +158,19 @@ def test_beside_dots_stands_how_many_reached_it_and_an_arrow_if_one_did_not(made
     root = make_comparison(
         tmp_path, "elu+1-none,elu+1-rope-after", loss=lambda name, seed, step: 3 + (seed > 0) * (name != "elu+1-none")
     )
-    (axes,) = picture_of(rows_of(root, made_up.study), "steps-to-baseline").axes
+    (axes,) = picture_of(read_rows(root, made_up.study), "steps-to-baseline").axes
     assert [text.get_text() for text in axes.texts] == ["seeds that\nreached it", "3 of 3", "1 of 3"]
     (arrow,) = [line for line in axes.lines if line.get_marker() == ">"]
     assert list(arrow.get_xdata()) == [100]
 
 
 def test_intervals_are_drawn_from_three_seeds_on_only(made_up, make_comparison, tmp_path):
-    one = rows_of(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1), made_up.study)
+    one = read_rows(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1), made_up.study)
     for rows, number in ((made_up, 3), (one, 0)):  # all but the one with two finished seeds and the one with none
         figure = picture_of(rows, "final")
         assert sum(isinstance(each, ErrorbarContainer) for each in figure.axes[0].containers) == number
     assert "One seed: no mean, no interval." in picture_of(one, "validation").get_suptitle()
-    two = rows_of(make_comparison(tmp_path / "two", "elu+1-none", 2), made_up.study)
+    two = read_rows(make_comparison(tmp_path / "two", "elu+1-none", 2), made_up.study)
     figure = picture(two, **CURVES | {"spread": "interval"})
     assert "three seeds there is none." in figure.get_suptitle()
     assert not any(len(bar) for bars in figure.axes[0].collections for bar in bars.get_segments())
@@ -178,7 +179,7 @@ def test_intervals_are_drawn_from_three_seeds_on_only(made_up, make_comparison, 
 def test_only_marks_of_one_place_stand_side_by_side():
     pytest.importorskip("pyarrow")
     root = Path(__file__).parents[3] / "results/reference/hybrids"
-    (axes,) = picture_of(rows_of(root, STUDIES["hybrids"]), "loss-by-state").axes
+    (axes,) = picture_of(read_rows(root, STUDIES["hybrids"]), "loss-by-state").axes
     places = {line.get_label(): float(line.get_xdata()[0]) for line in axes.lines}
     assert places["hybrid-1to3"] == pytest.approx(200_832)
     assert places["softmax-rope"] < 262_144 < places["softmax-none"]
@@ -209,7 +210,7 @@ CASES = {
 def case(request, tmp_path_factory, make_comparison):
     variants, seeds, fates = CASES[request.param]
     root = make_comparison(tmp_path_factory.mktemp("case") / "made-up", variants, seeds, fates=fates)
-    return rows_of(root, STUDIES["convergence"])
+    return read_rows(root, STUDIES["convergence"])
 
 
 @pytest.mark.slow

@@ -8,11 +8,10 @@ import pytest
 from experiments.judge.statistics import Estimate, with_interval
 from experiments.judge.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
 from experiments.show.keys import Quantity, Shown
-from experiments.show.rows import setting_label
+from experiments.show.rows import read_rows, setting_label
 from experiments.show.style import legend_label
 from experiments.show.words import headline, verdict
 from experiments.studies.registry import STUDIES
-from tests.experiments.show.rows import rows_of
 from tests.made_up import make_record
 
 LOSS = {"loss": Quantity(label="loss", where={"metric": "test_{metric}"})}
@@ -49,7 +48,7 @@ def test_below_three_seeds_there_is_no_interval_and_no_verdict():
 def said(make_comparison, tmp_path):
     """The headline of some sentences about three variants."""
     root = make_comparison(tmp_path / "made-up", "softmax-none,softmax-rope,elu+1-none")
-    rows = rows_of(root, STUDIES["convergence"])
+    rows = read_rows(root, STUDIES["convergence"])
     return lambda *sentences: headline(rows, Shown(quantities=LOSS, headline=[*sentences]))
 
 

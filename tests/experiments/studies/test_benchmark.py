@@ -11,8 +11,10 @@ from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import DATA_SETS, load_data
 from experiments.judge.statistics import Estimate
+from experiments.records.record import read_comparison
 from experiments.show import style
 from experiments.show.entries import entries_of, figures_over
+from experiments.show.rows import read_rows
 from experiments.studies import tables
 from experiments.studies.benchmark import claims, definition, measure, overview, results
 from experiments.studies.benchmark.definition import read_benchmark
@@ -25,7 +27,7 @@ from experiments.variants import check_variants_differ, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import made_alone, opened, rows_of, write
+from .conftest import made_alone, write
 
 STUDY = STUDIES["benchmark"]
 V1 = read_benchmark()
@@ -290,7 +292,7 @@ def language(make_comparison, tmp_path):
 
 def test_the_table_and_the_figures_of_a_task(recall, tmp_path, monkeypatch):
     monkeypatch.setattr(style, "save_figure", made_alone)
-    *figures, table = entries_of(rows_of(STUDY, *opened(recall(seeds=2))), tmp_path)
+    *figures, table = entries_of(read_rows(recall(seeds=2), STUDY), tmp_path)
     assert {each.stem for each in figures} == {"longer-4", "longer-64", "by-step"}
     shown = table.table.set_index(["variant", "pairs"])
     assert shown.columns.tolist() == ["n", "32", "64"]
@@ -341,4 +343,4 @@ def test_the_figures_over_tasks(language, recall, tmp_path, monkeypatch):
     monkeypatch.setattr(style, "save_figure", made_alone)
     figures = figures_over(STUDY, roots, tmp_path)
     assert {each.stem for each in figures} == {"behind", "by-size", "positions", "by-state"}
-    assert STUDY.asked(opened(roots[-1])[1]) == V1.tasks["recall-8k"].asks
+    assert STUDY.asked(read_comparison(roots[-1])) == V1.tasks["recall-8k"].asks

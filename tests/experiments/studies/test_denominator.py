@@ -3,12 +3,11 @@
 import pandas as pd
 import pytest
 
+from experiments.show.rows import read_rows
 from experiments.studies.denominator import measure as denominator
 from experiments.studies.denominator.measure import KERNELS
 from experiments.studies.registry import STUDIES
 from experiments.train.steps import DIVERGED
-
-from .conftest import judged, opened
 
 STUDY = STUDIES["denominator"]
 
@@ -46,7 +45,7 @@ def fails(make_comparison, tmp_path):
 
     def row(fates):
         root = make_comparison(tmp_path, ",".join(STUDY.variants), 5, fates=fates)
-        return judged(STUDY, *opened(root))["fails"]
+        return read_rows(root, STUDY).claims["fails"]
 
     return row
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from experiments.records.files import visible
+from experiments.records.record import read_comparison
 from experiments.show import entries
 from experiments.show.keys import shown_of
+from experiments.show.rows import read_rows
 from experiments.show.words import headline
 from experiments.studies.registry import STUDIES
 from experiments.study import TableEntry
 
-from .conftest import RESULTS, made_alone, opened, rows_of
+from .conftest import RESULTS, made_alone
 
 SHOWN = Path(__file__).with_name("shown.md")
 RECORDED = [
@@ -30,8 +32,7 @@ COMPARISONS = [f"reference/{name}" for name in RECORDED] + ["recipe/recipe-adamw
 
 @cache
 def rows(name):
-    root, comparison, curves = opened(RESULTS / name)
-    return rows_of(STUDIES[comparison.study], root, comparison, curves, root.name)
+    return read_rows(RESULTS / name, STUDIES[read_comparison(RESULTS / name).study])
 
 
 def shown(name: str, output: Path) -> Iterator[str]:
