@@ -115,8 +115,6 @@ class GatedDelta(RoPEAttention):
                 log_decay = with_resets(log_decay if of_channel else log_decay.repeat_interleave(2, dim=-1))
             if mask is not None:
                 rate = rate.masked_fill(mask[:, None], 0)
-                if log_decay is not None:
-                    log_decay = log_decay.masked_fill(mask.view(len(q), 1, q.shape[2], *[1] * (log_decay.dim() - 3)), 0)
             memory = None if memory is None else memory.to(terms.q.dtype)
             told = terms.q, terms.k, terms.v, rate, log_decay
             if terms.q.shape[2] > 1 or self.kv_heads == self.heads:

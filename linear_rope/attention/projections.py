@@ -180,7 +180,7 @@ class Projections(nn.Module):
                 speed = self.rotation.speeds(inputs, convolved, self.rotation_convolution.weight)
                 speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
                 angles, phase = self.rotation(x, speed, key_padding_mask, phase, segments)
-        log_decay = self._log_decay(x)
+        log_decay = self._log_decay(x, key_padding_mask)
         if segments is not None:
             log_decay = cut(log_decay, segments, self.kv_heads, torch.promote_types(x.dtype, torch.float32))
         q, k, v = map(self._in_heads, (q, k, v))
@@ -195,7 +195,8 @@ class Projections(nn.Module):
         """β of the delta rule, (B, N, dim) → (B, G, N)."""
         return None
 
-    def _log_decay(self, x: Tensor) -> Tensor | None:
+    def _log_decay(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        """(B, G, N), or (B, G, N, P) of pairs; 0 at padding, where nothing is forgotten."""
         if self.decay is None:
             return None
         log_decay = self.decay(x)
@@ -205,7 +206,9 @@ class Projections(nn.Module):
             raise ValueError(f"decay gave ln a_t of shape {tuple(log_decay.shape)}; give {wanted}")
         if type(self.decay) not in (FixedDecay, GatedDecay):  # a subclass may give anything
             check_decay_values(log_decay)
-        return log_decay
+        if key_padding_mask is None:
+            return log_decay
+        return log_decay.masked_fill(key_padding_mask.view(x.shape[0], 1, -1, *[1] * (log_decay.dim() - 3)), 0)
 
     def _gate(self, x: Tensor) -> Tensor | None:
         """What the output of the heads is multiplied by, (B, N, dim) → (B, N, H·D)."""

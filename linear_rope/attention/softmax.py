@@ -209,13 +209,11 @@ class SoftmaxRoPEAttention(RoPEAttention):
         ``mask`` is the padding (B, K) of all keys. The first is broadcastable to (B, H, N, K), and −∞ at keys that are
         not seen. Without either, None.
         """
-        q, log_decay, key_padding_mask = projected.q, projected.log_decay, projected.key_padding_mask
+        q, log_decay = projected.q, projected.log_decay
         bias = sums = None
         if log_decay is not None:
             if self.decay is None:
                 log_decay = log_decay[:, :1]  # the boundaries of segments are those of all heads
-            if key_padding_mask is not None:  # nothing is forgotten there
-                log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
             bias = fading(log_decay, q.dtype, causal=self.causal)
             sums, segment = faded(log_decay)
             last = sums.masked_fill(segment < segment[..., -1:], torch.inf)

@@ -21,7 +21,7 @@ from linear_rope.ops.window.shares import Sequence, Share, fading_over, in_windo
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.tokens import check_positions
 from linear_rope.precision import full_precision
-from linear_rope.states import moved, savable
+from linear_rope.states import mapped, moved, savable
 from linear_rope.tracing import has_tangent
 
 
@@ -100,11 +100,7 @@ class WindowedFavor(RoPEAttention):
         if self.rope == "before":
             q, k = rotated(projected._replace(key_padding_mask=padding), self._turn(self.head_dim))
         dtype = torch.promote_types(q.dtype, torch.float32)
-        log_decay = projected.log_decay
-        if log_decay is not None and padding is not None:
-            log_decay = log_decay.masked_fill(padding[:, None], 0)
-        q, k, v = q.to(dtype), k.to(dtype), projected.v.to(dtype)
-        return Sequence(q, k, v, padding, log_decay)
+        return Sequence(q.to(dtype), k.to(dtype), projected.v.to(dtype), padding, projected.log_decay)
 
     def _sum(self, sequence: Sequence, before: State | None = None) -> tuple[Tensor, State]:
         """The output (B, H, N, Dv), and the sums beyond the window of the token that follows the last.
@@ -184,11 +180,10 @@ class WindowedFavor(RoPEAttention):
 
 def _ordered(sequence: Sequence, order: Tensor) -> Sequence:
     """The tokens of a sequence with padding in another order (B, N)."""
-    q, k, v, padding, log_decay = sequence
-    assert padding is not None
-    q, k, v = (in_order(x, order) for x in (q, k, v))
-    log_decay = None if log_decay is None else in_order(log_decay, order)
-    return Sequence(q, k, v, padding.gather(1, order), log_decay)
+    ordered: Sequence = mapped(
+        sequence, lambda name, x: x.gather(1, order) if name == "padding" else in_order(x, order)
+    )
+    return ordered
 
 
 def _joined(one: Sequence, other: Sequence, padding: Tensor) -> Sequence:

@@ -200,6 +200,10 @@ def test_a_context_is_read_at_once_or_remembered(kernel: str) -> None:
         places = torch.arange(2, 5), torch.arange(9)
         assert_near(rotated(x[:, 2:], context, positions=places), rotated(x, context)[:, 2:])
         assert (rotated(x, 2 * context) - rotated(x, context)).abs().max() > 1e-3
+    few = made(kernel, causal=False, rope="none", kv_heads=1)
+    memory = few.remember(held, padding)
+    assert memory[0].shape[1] == 1
+    assert_near(few.recall(x, memory), few(x, held, padding))
 
 
 @pytest.mark.parametrize("beta_range", ["one", "two"])
@@ -510,12 +514,3 @@ def test_grouped_queries_are_as_many_heads_with_the_same_keys_and_values(kernel:
     assert_near(in_steps(grouped, x, 13), whole(x))
     shapes = [part.shape for part in tree_leaves(grouped.prefill(x)[1]) if isinstance(part, Tensor) and part.dim() > 2]
     assert all(shape[1] in (2, 3) for shape in shapes)
-
-
-@pytest.mark.parametrize("kernel", ["softmax", "elu+1"])
-def test_grouped_queries_remember_a_context_of_few_heads(kernel: str) -> None:
-    module = made(kernel, causal=False, rope="none", kv_heads=1)
-    x, context, padding = random(2, 5, DIM), random(2, 9, DIM, seed=1), some_padding(2, 9)
-    memory = module.remember(context, padding)
-    assert memory[0].shape[1] == 1
-    assert_near(module.recall(x, memory), module(x, context, padding))
