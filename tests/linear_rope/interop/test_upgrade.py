@@ -16,7 +16,7 @@ from tests.linear_rope.test_devices import NEEDS_CUDA
 pytest.importorskip("performer_pytorch", reason="performer-pytorch is not installed")
 
 from performer_pytorch import CrossAttention, PerformerEncDec, PerformerLM, SelfAttention
-from performer_pytorch.performer_pytorch import FixedPositionalEmbedding, apply_rotary_pos_emb
+from performer_pytorch.performer_pytorch import FixedPositionalEmbedding
 
 from linear_rope.interop.performer import downgrade, upgrade
 
@@ -89,23 +89,6 @@ def test_rope_before_keeps_the_function_and_its_gradients(kind: str, causal: boo
     assert_near(output_and_gradients(upgrade(model, rope="before"), tokens), expected, ROUNDING)
 
 
-@BOTH
-@pytest.mark.parametrize("rotated", [True, False])
-def test_rope_before_keeps_a_module_from_the_largest_key_on(rotated: bool, causal: bool) -> None:
-    module, pos_emb = attention(causal=causal), rotations() if rotated else None
-    x = random(2, LENGTH, DIM) * torch.linspace(2, 0.5, LENGTH)[:, None]
-    start = 0
-    if causal:
-        k = module.to_k(x).view(2, LENGTH, HEADS, D).transpose(1, 2)
-        k = k if pos_emb is None else apply_rotary_pos_emb(k, k, pos_emb)[1]
-        start = int((k @ module.fast_attention.projection_matrix.T).amax(-1).argmax(-1).max())
-        assert 0 < start < LENGTH - 10
-    expected = module(x, pos_emb=pos_emb)
-    y = upgrade(module, rope="before")(x, pos_emb=pos_emb)
-    assert_near(y[:, start:], expected[:, start:], ROUNDING)
-    assert not causal or (y - expected)[:, :start].abs().max() > 100 * ROUNDING
-
-
 def test_rope_before_keeps_the_gradients_of_queries_and_keys_alone() -> None:
     """They are the smallest, and what ε makes of the maxima is a small part of them."""
     module, x, found = attention(), random(2, LENGTH, DIM), []
@@ -158,8 +141,10 @@ def change_of_prefix(module: nn.Module, loudness: float) -> float:
 @pytest.mark.parametrize("generalized", [False, True])
 def test_neither_the_future_nor_padding_has_an_influence_any_more(generalized: bool, causal: bool, rope: str) -> None:
     module, pos_emb = attention(causal=causal, generalized_attention=generalized), rotations()
-    if causal and not generalized:
-        assert change_of_prefix(module, 100) > 0.1  # the peer
+    if (
+        causal and not generalized
+    ):  # the peer; if a later one no longer does this, its variant's description must change
+        assert change_of_prefix(module, 100) > 0.1
     upgrade(module, rope=rope)
     if causal:
         assert change_of_prefix(module, 100) < ROUNDING
