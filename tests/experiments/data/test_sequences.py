@@ -18,35 +18,34 @@ def drawn(sequences, count=200, seed=0):
     return sequences.draw(np.random.default_rng(seed), count)
 
 
+def rows_of_recall(recall, tokens):
+    """Each row and the values of its keys, all of which are asked once behind the pairs, and nothing else is scored."""
+    begin, end = 2 * recall.pairs, recall.length
+    for row, targets in zip(tokens.tolist(), recall.targets(tokens.astype(int)).tolist(), strict=True):
+        pairs = zip(row[0:begin:2], row[1:begin:2], strict=True)
+        values = {key: value for key, value in pairs if key < recall.vocabulary // 2}
+        asked = [place for place in range(begin, end + 1) if row[place] in values]
+        assert sorted(row[place] for place in asked) == sorted(values)
+        assert targets == [values[row[place]] if place in asked else NOT_SCORED for place in range(end)]
+        yield row, values
+
+
 @pytest.mark.parametrize(("name", "pairs", "vocabulary"), [("128", 8, 64), ("512", 64, 256), ("256-full", 64, 256)])
 def test_every_key_is_asked_once_with_the_value_that_stood_beside_it(name, pairs, vocabulary):
     recall, length = load_data(f"recall-{name}").sequences, int(name.removesuffix("-full"))
     assert recall == AssociativeRecall(length, pairs, vocabulary)
-    tokens = drawn(recall, 50)
-    assert tokens.shape == (50, length + 1)
-    for row, targets in zip(tokens.tolist(), recall.targets(tokens.astype(int)).tolist(), strict=True):
-        values = dict(zip(row[0 : 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
+    for row, values in rows_of_recall(recall, drawn(recall, 50)):
         assert len(values) == len(set(values.values())) == pairs
-        assert max(values) < vocabulary // 2 <= min(values.values()) <= max(row) < vocabulary
-        asked = [place for place in range(2 * pairs, length + 1) if row[place] in values]
-        assert sorted(row[place] for place in asked) == sorted(values)
-        assert all(place % 2 == 0 for place in asked)
-        assert targets == [values[row[t]] if t in asked else NOT_SCORED for t in range(length)]
+        assert vocabulary // 2 <= min(values.values()) <= max(row) < vocabulary
+        assert all(place % 2 == 0 for place in range(length + 1) if row[place] in values)
 
 
 def test_training_mixes_sequences_with_fewer_pairs():
     """Thirds of four, two and one pair; what stands in place of a missing pair is never asked."""
-    recall = AssociativeRecall(64, 4, 64)
-    tokens = recall.draw_training(np.random.default_rng(0), 300)
-    assert tokens.shape == (300, 65)
-    numbers = []
-    for row, targets in zip(tokens.tolist(), recall.targets(tokens.astype(int)).tolist(), strict=True):
-        values = {key: value for key, value in zip(row[0:8:2], row[1:8:2], strict=True) if key < 32}
+    recall, numbers = AssociativeRecall(64, 4, 64), []
+    for row, values in rows_of_recall(recall, recall.draw_training(np.random.default_rng(0), 300)):
         numbers.append(len(values))
         assert min(row[2 * len(values) : 8], default=32) >= 32
-        asked = [place for place in range(8, 65) if row[place] in values]
-        assert sorted(row[place] for place in asked) == sorted(values)
-        assert targets == [values[row[t]] if t in asked else NOT_SCORED for t in range(64)]
     assert sorted(numbers) == [1] * 100 + [2] * 100 + [4] * 100
     copying = Copying(32)
     assert (copying.draw_training(np.random.default_rng(1), 3) == drawn(copying, 3, seed=1)).all()

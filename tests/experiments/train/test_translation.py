@@ -18,7 +18,7 @@ from tests.experiments.train.tasks import config_of, pairs, task_of
 from tests.made_up import metrics_rows
 from tests.training import train_run, train_until
 
-HOW = {"context": 12, "batch_size": 16, "steps": 160, "warmup_steps": 20, "evaluate_every": 80, "kept_checkpoints": 5}
+HOW = {"context": 12, "batch_size": 16, "steps": 120, "warmup_steps": 20, "evaluate_every": 60, "kept_checkpoints": 5}
 HOW |= {"schedule": "inverse-sqrt", "label_smoothing": 0.1}
 CONFIG = config_of("translation", **HOW)
 
@@ -100,7 +100,7 @@ def test_it_learns_to_translate(task, trained):
 
 
 def test_the_average_is_of_the_last_regular_checkpoints(task, trained):
-    steps = (120, 130, 140, 150, 160)
+    steps = (80, 90, 100, 110, 120)
     assert [path.name for path in sorted((trained / "checkpoint").iterdir())] == [f"step{n:08d}" for n in steps]
     model = build_model(get_variant("elu+1-rope-after"), CONFIG, 0, task)
     assert load_average(trained, model, CONFIG) == 5
