@@ -120,7 +120,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def training(tmp_path, text):
-    return training_of(tmp_path / "out", text, steps=60)
+    return training_of(tmp_path / "out", text, steps=10)
 
 
 @pytest.fixture
