@@ -58,13 +58,13 @@ class Display:
         elif isinstance(event, Advanced):
             task = self._tasks[run]
             made = max(0, event.step - task.completed) if task.completed else 1
+            detail = rates(event.loss, event.tokens_per_second, self._unit)
             self._all.completed += event.step - task.completed - made
             self._progress.update(self._all.id, advance=made)
-            self._progress.update(task.id, completed=event.step, detail=rates(event, self._unit))
+            self._progress.update(task.id, completed=event.step, detail=detail)
             if not self._draws and now - self._printed[run] >= PLAIN_SECONDS:
                 self._printed[run] = now
-                told = f"{run}: step {event.step}/{self._steps}, {rates(event, self._unit)}"
-                self._print(f"{told}; all runs: {self._time_left()}")
+                self._print(f"{run}: step {event.step}/{self._steps}, {detail}; all runs: {self._time_left()}")
         else:
             # Of which a launcher may have forgotten to tell that it started.
             task = self._tasks.pop(run) if run in self._tasks else self._add_task(str(run), self._steps)
@@ -91,8 +91,8 @@ class Display:
             self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def rates(event: Advanced, unit: str) -> str:
-    return f"loss {event.loss:.3f} {unit}, {event.tokens_per_second:,.0f} tokens/s"
+def rates(loss: float, tokens_per_second: float, unit: str) -> str:
+    return f"loss {loss:.3f} {unit}, {tokens_per_second:,.0f} tokens/s"
 
 
 def closing_line(event: Ended) -> str:

@@ -28,7 +28,7 @@ from experiments.records.lock import LeaseLost, check_lease, run_lease
 from experiments.records.record import is_finished, read_comparison, read_record, run_directory, write_record
 from experiments.records.schema import RunConfig
 from experiments.run.display import closing_line, rates
-from experiments.run.loop import UNRECORDED, Advanced, Ended
+from experiments.run.loop import UNRECORDED, Ended
 from experiments.run.peers import check_can_share, end_with_the_first, peers
 from experiments.run.plan import JobRecord, write_status, write_that_it_is_trained
 from experiments.run.signals import stop_signals_are_collected
@@ -149,7 +149,7 @@ class JobLog(RunLog):
     def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
         if step == self.steps or time.monotonic() - self._printed > PLAIN_SECONDS:
             self._printed = time.monotonic()
-            told = rates(Advanced(self._job.run, step, loss, tokens_per_second), self.unit)
+            told = rates(loss, tokens_per_second, self.unit)
             print(f"{self._job.run}: step {step}/{self.steps}, {told}", flush=True)
 
     def note(self, sentence: str) -> None:
