@@ -24,7 +24,8 @@ def judge(tmp_path, make_comparison):
     """Rows by key, of three seeds of all variants of recall: some with these accuracies, the others guess."""
 
     def rows(accuracies, damage=lambda root: None, **other):
-        root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", ALL_OF_RECALL, 3, name="recall", **other)
+        root = tmp_path / f"made-up-{len([*tmp_path.iterdir()])}"
+        make_comparison(root, ALL_OF_RECALL, 3, name="recall", **other)
         for path in root.glob("*/*/metrics.jsonl"):
             variant, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
             accuracy = accuracies.get(variant, GUESSES)[seed]
