@@ -60,7 +60,7 @@ FOUR = "softmax-rope,elu+1-none,elu+1-rope-after,softmax-learned"
         ),
     ],
 )
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_each_takes_its_own_where_that_was_run_else_the_first_or_the_chosen_one(
     make_comparison, tmp_path, variants, baseline, words, differences, said
 ):

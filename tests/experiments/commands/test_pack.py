@@ -41,7 +41,7 @@ def states(root, *runs):
     return [run_status(root, *run).state for run in runs]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_a_packed_folder_is_read_as_the_directory_of_runs(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "runs", VARIANTS, 4, every=5, fates=FATES, stopped_at=0)
     packed = pack(root, tmp_path / "packed")

@@ -70,7 +70,7 @@ def test_submitted_variants_are_in_the_table_and_marked(benchmark, submission, c
     assert {path: path.read_bytes() for path in benchmark.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quickly")
 def test_further_seeds_of_a_submission_are_no_missing_runs_of_the_others(benchmark, submission, tmp_path, capsys):
     assert reported(benchmark, submission(seeds=3), f"--out={tmp_path / 'merged'}") == 0
     said = capsys.readouterr().out
