@@ -117,7 +117,7 @@ def nothing_to_do(plan: Plan) -> str:
         return ""
     try:
         there = read_comparison(root)
-        if not (ended_by_itself(root) and _holds(there, plan) and _is_newest(root, there)):
+        if not (ended_by_itself(root) and _holds(there, plan) and is_reported(root, there)):
             return ""
         check_free(root)
     except (ValueError, OSError):  # no comparison, a damaged one or another's: whoever goes on says so
@@ -154,9 +154,10 @@ def _is_as_recorded(variant: Variant, recorded: dict[str, Any] | None, is_tuned:
     return recorded == found | dict(variant.settings)
 
 
-def _is_newest(root: Path, there: Comparison) -> bool:
-    """Whether nothing that the report is made of was written after it."""
+def is_reported(root: Path, there: Comparison) -> bool:
+    """Whether there is a report, and nothing that it is made of was written after it."""
+    report = root / "report.html"
     sources = [path for path in root.glob("[!.]*") if path.is_file()]  # the report's own files are no newer than it
     for run in there.runs:
         sources += run_directory(root, *run).glob("[!.]*.json*")
-    return (root / "report.html").stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in sources)
+    return report.exists() and report.stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in sources)

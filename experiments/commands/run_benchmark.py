@@ -18,7 +18,7 @@ from rich.table import Table
 
 from experiments.commands.estimate import estimated_seconds
 from experiments.commands.pack import pack
-from experiments.commands.plan import check_together, make_plan
+from experiments.commands.plan import check_together, is_reported, make_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.commands.run_training import run_training
 from experiments.config import Config
@@ -28,7 +28,7 @@ from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.objects import Job, Run
 from experiments.options import RunOptions, as_words
 from experiments.records.files import write_atomically
-from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
+from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory
 from experiments.report.tables import FLOPS, STATE, costs_in_words
 from experiments.run.time_limit import TimeLimit, parse_time, share_left
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
@@ -154,13 +154,9 @@ class _Driver:
         return [Job(run, run_directory(at, *run)) for run in runs if not is_finished(at, *run, steps)]
 
     def is_reported(self, each: Comparison) -> bool:
-        """Whether its report was written after its last run, or it was done elsewhere and packed."""
-        root, report = self.root(each.task), self.root(each.task) / "report.md"
-        if root != self.known(each.task):
-            return True
-        runs = [(name, seed) for seed in range(each.seeds) for name in self.variants(each)]
-        ended = filter(None, (run_status(root, *run).time for run in runs))
-        return report.exists() and report.stat().st_mtime >= max(ended, default=math.inf)
+        """Whether its report is newer than what it is made of, or it was done elsewhere and packed."""
+        root = self.root(each.task)
+        return root != self.known(each.task) or is_reported(root, read_comparison(root))
 
     def objective(self, task: str) -> Objective:
         """What a task is trained for. Raises ValueError if its text is not here, or another than the frozen one."""

@@ -79,7 +79,7 @@ class Made:
         variants = [{"name": name, "settings": settings} for name, settings in found.items()]
         of_all = {"learning_rates": grid, "rate_seeds": int(bool(grid)), "config": vars(config)}
         write_record(record, make_record(name=root.name, variants=variants, seeds=list(range(plan.seeds)), **of_all))
-        (root / "report.md").touch()
+        (root / "report.html").touch()
         return 0
 
     def run_measurements(self, plan):
