@@ -4,7 +4,6 @@ import pytest
 
 from experiments.records.files import write_atomically
 from experiments.records.record import MetricsLog, read_metrics
-from experiments.records.schema import MetricsRow
 
 ROW = json.dumps({"step": 1, "tokens": 10, "split": "train", "loss": 2.5}) + "\n"
 
@@ -19,18 +18,6 @@ def failing(error):
         raise error
 
     return fail
-
-
-def test_rows_are_appended_and_read_back(path):
-    notes = []
-    with MetricsLog(path, notes.append) as log:
-        log.append(1, 10, "train", {"loss": 2.5})
-        log.append(1, 10, "validation", {"bits_per_byte": 3.0})
-    assert notes == []
-    assert read_metrics(path) == [
-        MetricsRow(1, 10, "train", {"loss": 2.5}),
-        MetricsRow(1, 10, "validation", {"bits_per_byte": 3.0}),
-    ]
 
 
 def test_a_row_that_is_there_is_not_written_twice(path):
