@@ -28,7 +28,7 @@ from experiments.train.optimizers import make_optimizer
 from experiments.train.schedule import fall_begins
 from experiments.train.steps import Steps
 from experiments.train.tuning import MOST_BEYOND, fewest_trials
-from experiments.variants import Variant
+from experiments.variants import Variant, without_rate
 from linear_rope import kernels
 
 
@@ -93,12 +93,11 @@ def estimated_seconds(
     variants: Iterable[Variant], config: Config, objective: Objective, device: torch.device
 ) -> dict[str, float]:
     """Seconds of a run of each variant, by name, from trial steps now; with another learning rate it is as fast."""
-    measured, found = dict[tuple[str, str, tuple[str, ...], Config], float](), dict[str, float]()
+    measured, found = dict[str, float](), dict[str, float]()
     for variant in variants:
-        own = variant.config(config)
-        one_rate = dataclasses.replace(own, learning_rate=config.learning_rate)
-        alike = (variant.kernel, variant.position, variant.pattern, one_rate)
+        alike = without_rate(variant.name)
         if alike not in measured:
+            own = variant.config(config)
             measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
         found[variant.name] = measured[alike]
     return found

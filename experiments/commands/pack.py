@@ -32,7 +32,7 @@ from experiments.records.record import (
     run_rows,
     run_status,
 )
-from experiments.records.schema import Comparison, PackedStatus, Status
+from experiments.records.schema import Comparison, MetricsRow, PackedStatus, Status
 from experiments.studies.registry import STUDIES
 from experiments.train.checkpoint import checkpoint_path, read_checkpoint, weights_as_bytes
 from experiments.train.tokens import FILE as TOKENIZER
@@ -105,6 +105,12 @@ def _packed(directory: Path, out: Path, weights: bool) -> tuple[dict[Path, bytes
     return files, statuses
 
 
+def packed_rows(comparison: Comparison, rows: list[MetricsRow]) -> list[MetricsRow]:
+    """Those of a run's rows that are packed."""
+    every = 1 if STUDIES[comparison.study].all_records else KEPT_EVERY
+    return kept_rows(rows, comparison.config["steps"], every * comparison.config["log_every"])
+
+
 def _add_run(
     directory: Path, out: Path, here: Comparison, run: Run, statuses: dict[str, PackedStatus], rows: RunRows
 ) -> None:
@@ -112,8 +118,7 @@ def _add_run(
     key, status = f"{run.variant}/seed{run.seed}", run_status(directory, *run)
     ended, before = status.state in ("done", "failed"), statuses[key].state if key in statuses else None
     all_rows = run_rows(directory, *run) if ended else []
-    every = 1 if STUDIES[here.study].all_records else KEPT_EVERY
-    kept = kept_rows(all_rows, here.config["steps"], every * here.config["log_every"])
+    kept = packed_rows(here, all_rows)
     if before == "done" == status.state and kept != rows.get(run, []):
         raise ValueError(
             f"--out {out} holds {run} with other records than {directory}: it was trained twice; remove its directory "

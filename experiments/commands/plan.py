@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Plan:
         """The comparison's directory."""
         return self.options.directory
 
-    @property
+    @cached_property
     def configs(self) -> dict[str, Config]:
         """By variant, what it is trained with."""
         return {variant.name: variant.config(self.config) for variant in self.variants}

@@ -15,16 +15,15 @@ from typing import NamedTuple
 
 import torch
 
+from experiments.commands.pack import packed_rows
 from experiments.data.files import resolve_data_dir
 from experiments.errors import EXIT_FAILED, why
 from experiments.extensions import load_plugin, origins
 from experiments.objects import Run
 from experiments.records import environment
 from experiments.records.record import (
-    KEPT_EVERY,
     WALL_CLOCK,
     is_finished,
-    kept_rows,
     read_comparison,
     run_config,
     run_directory,
@@ -34,7 +33,6 @@ from experiments.records.record import (
 )
 from experiments.records.schema import Comparison, RunConfig
 from experiments.run.plan import JobRecord
-from experiments.studies.registry import STUDIES
 from experiments.train.tokens import FILE as TOKENIZER
 
 TOLERANCE = {"bits_per_byte": 0.005}
@@ -76,11 +74,9 @@ class Recorded(NamedTuple):
 
     def numbers(self, root: Path) -> dict[tuple[int, str, str], float]:
         """All but the clock's, by step, split and name: of this run in a comparison's directory, as they are packed."""
-        config = self.comparison.config
-        every = config["log_every"] * (1 if STUDIES[self.comparison.study].all_records else KEPT_EVERY)
         return {
             (row.step, row.split, name): value
-            for row in kept_rows(run_rows(root, *self.run), config["steps"], every)
+            for row in packed_rows(self.comparison, run_rows(root, *self.run))
             for name, value in ({"tokens": row.tokens} | row.metrics).items()
             if name not in WALL_CLOCK
         }
