@@ -204,7 +204,7 @@ def check_can_shard(device: torch.device) -> None:
         raise ValueError(f"--shard on a CPU needs PyTorch 2.7 or later, and this is {torch.__version__}; leave it out")
 
 
-def connect(device: torch.device, threads: int, shard: bool = False) -> Group:
+def connect(device: torch.device, threads: int, shard: bool) -> Group:
     """Meet the other processes, as torchrun's variables say, unless they have met; ``shard``: to share the weights."""
     import accelerate
     from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]

@@ -131,7 +131,7 @@ def _layers(variant: Variant, config: Config) -> Iterator[dict[str, Any]]:
 
 
 @cache
-def mlp_width(config: ModelConfig, kind: Kind = "next", outputs: int = 0) -> int | None:
+def mlp_width(config: ModelConfig, kind: Kind, outputs: int) -> int | None:
     """An MLP that gives and takes what settings change by over 1 % of a block's parameters, in the mean over blocks.
 
     They are compared with those of softmax attention without settings and positions. The tables of positions are not
