@@ -101,10 +101,10 @@ class RoPEAttention(Projections):
         self.check_inputs(x, None, key_padding_mask)
         segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask)
         projected = self.project(x, None, key_padding_mask, positions, segments=segments)
-        return zero_at_padding(self._weights(projected), projected.padding)
+        return zero_at_padding(self.weights(projected), projected.padding)
 
-    def _weights(self, projected: Projected) -> Tensor:
-        """→ (B, H, N, K), what the values are multiplied by."""
+    def weights(self, projected: Projected) -> Tensor:
+        """→ (B, H, N, K), what the values are multiplied by; of queries that are padding too."""
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
         k = projected.k
         identity = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)

@@ -153,7 +153,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         bias, _ = self._bias(projected, at, projected.key_padding_mask)
         return self._sum(q, k, projected.v, at, projected.key_padding_mask, bias)
 
-    def _weights(self, projected: Projected) -> Tensor:
+    def weights(self, projected: Projected) -> Tensor:
         with full_precision(projected.q.device):
             return self._softmax(self.scores(projected), projected.key_padding_mask)
 

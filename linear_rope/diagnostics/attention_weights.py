@@ -14,7 +14,7 @@ from linear_rope.attention.projected import zero_at_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.ops.decay import fading
 from linear_rope.ops.linear.call import Call
-from linear_rope.ops.linear.definition import attention_output, finished, reference, without_abs
+from linear_rope.ops.linear.definition import attention_output, reference
 from linear_rope.ops.linear.rotated_features import inputs_turned, mapped
 from linear_rope.positions.segments import segments_of
 from linear_rope.positions.tokens import Positions
@@ -81,27 +81,24 @@ def attention_matrices(
         if isinstance(attention, SoftmaxRoPEAttention):
             denominator = (scores.logsumexp(-1) - scores.amax(-1)).exp()
             return AttentionMatrices(softmax, softmax, softmax, denominator, visible)
-        weights, kernel, relative = _of_features(call, attention.denominator)
-        weights, kernel = (zero_at_padding(each, projected.padding) for each in (weights, kernel))
+        kernel, relative = _of_features(call)
+        weights, kernel = (zero_at_padding(x, projected.padding) for x in (attention.weights(projected), kernel))
         return AttentionMatrices(weights, kernel, softmax, relative, visible)
 
 
-def _of_features(call: Call, own_denominator: str) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The weights of linear attention, the kernel's rows, and the denominator relative to the largest features."""
+def _of_features(call: Call) -> tuple[Tensor, Tensor | None]:
+    """The rows of linear attention's kernel, and its denominator relative to the largest features."""
     # Attention is linear in its values: the identity as values gives the weights.
     keys = call.k.shape[-2]
     identity = torch.eye(keys, dtype=call.dtype, device=call.k.device).expand(*call.k.shape[:2], -1, -1)
-    terms = mapped(call)._replace(v=without_abs(identity, own_denominator)[0])
     plain = call if call.turns_inputs else call._replace(q_rotation=None, k_rotation=None)
     plain = mapped(plain._replace(denominator="unrotated"))._replace(v=identity)
-    sums = reference(terms)
-    denominator = sums[1]
+    denominator = reference(mapped(call))[1]
     if denominator is not None:
         of_head = plain._replace(pair_decay=None, denominator_decay=None)
         of_keys = of_head._replace(q=torch.ones_like(plain.q[..., :1]), k=plain.k.abs().amax(-1, keepdim=True))
         denominator = denominator / (plain.q.abs().amax(-1) * reference(of_keys)[0].amax(-1))
-    weights = finished(attention_output(sums, terms.query_scale), own_denominator)
-    return weights, attention_output(reference(plain), None), denominator
+    return attention_output(reference(plain), None), denominator
 
 
 def _visible(attention: RoPEAttention, x: Tensor, key_padding_mask: Tensor | None, context: Tensor | None) -> Tensor:
