@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.data.registry import DATA_SETS
-from experiments.judge.curves import read_curves
 from experiments.judge.statistics import summarise
 from experiments.records.record import read_comparison
 from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison
@@ -72,7 +71,7 @@ def _fetched(what: str, tasks: Sequence[str]) -> str:
 
 def _scores(root: Path, comparison: Comparison) -> Iterator[tuple[str, str, int]]:
     """Variant, score in percent with half of its interval's width, and seeds of every variant with a finished run."""
-    summary = summarise(root, comparison, read_curves(root, comparison))
+    summary = summarise(root, comparison)
     tested = summary[(summary["metric"] == f"test_{comparison.objective.metric}") & (summary["n"] > 0)]
     for row in tested.to_dict("records"):
         half = "" if pd.isna(row["low"]) else f" ± {50 * (row['high'] - row['low']):.1f}"

@@ -264,7 +264,6 @@ def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_p
     [
         ("comparison.json", "", "holds no comparison.json; give the directory that `run` wrote"),
         ("elu+1-none/seed0/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
-        ("attention.csv", "variant,layer\n", "attention.csv has no column seed, distance, signed, absolute"),
         ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl cannot be read (Is a directory)"),
     ],
 )
