@@ -45,7 +45,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
-    names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
+    names = ("softmax-rope", "elu+1-rope-after", "softmax-learned", "favor+-none", "performer-pytorch")
     models = {name: model_of(name, task) for name in names}
     monkeypatch.setattr(tables, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG), variants=names), task)
@@ -66,12 +66,13 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
         mean = np.average(short["bits_per_byte"], weights=short["last"] - short["first"] + 1)
         assert mean == pytest.approx(means[variant, "as trained", 32], rel=1e-5)
     added = length.by_position(tmp_path).set_index(["variant", "offset"])["value"]
-    assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
+    assert set(added.index.get_level_values("variant")) == {"softmax-rope", "elu+1-rope-after", "favor+-none"}
     assert added["softmax-rope"].index.tolist() == [8, 24, 48, 96, 192, 384]
     assert added["softmax-rope"].loc[:31].tolist() == pytest.approx([0, 0], abs=5e-6)
     assert added["softmax-rope"].loc[63:].abs().min() > 2e-5
     for method in length.SCALINGS:
-        assert list(means["softmax-rope", method].index) == lengths[1:]
+        for name in ("softmax-rope", "elu+1-rope-after"):
+            assert list(means[name, method].index) == lengths[1:]
         assert means["softmax-rope", method, 512] != means["softmax-rope", "as trained", 512]
     attention = [module for model in models.values() for module in model.modules() if isinstance(module, RoPEAttention)]
     assert attention
