@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -82,7 +83,9 @@ class _Training:
         import submitit
 
         self._process.terminate()
-        self._process.wait()
+        # Not wait(): the one that this signal broke into holds its lock.
+        with suppress(ChildProcessError):  # it had ended
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(_Training(), job)
 
 
