@@ -160,7 +160,7 @@ def _git_worktree(*words: str) -> str:
 
 
 def train_again(recorded: Recorded, code: Path, at: Path, threads: int | None, data_dir: Path | None) -> str:
-    """Train a run as it is on record, by the command line of some code. Returns why that failed, if it did."""
+    """Train a run as it is on record, by the command line of some code. Returns that it failed, if it did."""
     comparison, root = recorded.comparison, at / recorded.root.name
     (variant,) = (each for each in comparison.variants if each.name == recorded.run.variant)
     directory = run_directory(root, *recorded.run)
@@ -181,8 +181,8 @@ def train_again(recorded: Recorded, code: Path, at: Path, threads: int | None, d
     command = [sys.executable, "-m", "experiments", "train", str(directory)]
     places = str(code), os.getcwd(), os.environ.get("PYTHONPATH")  # the user's plugins lie in the last two
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
-    done = subprocess.run(command, cwd=code, env=environ, capture_output=True, text=True)
-    return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split())[-300:]
+    done = subprocess.run(command, cwd=code, env=environ, stdout=2)  # how it goes, on the standard error
+    return "" if done.returncode == 0 else f"its training ended with status {done.returncode}; what it said is above"
 
 
 def compared(recorded: Recorded, root: Path) -> tuple[bool | None, str]:

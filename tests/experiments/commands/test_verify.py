@@ -103,12 +103,14 @@ def test_other_digits_of_a_metric_without_tolerance_are_not_judged(check, make_c
     assert main(["benchmark", "verify", str(tmp_path / "recall"), "--at-this-commit"]) == 1
 
 
-def test_a_plugin_of_the_working_directory_is_found(make_comparison, tmp_path, monkeypatch):
+def test_a_plugin_of_the_working_directory_is_found(make_comparison, tmp_path, monkeypatch, capfd):
     (recorded,) = verify.recorded_runs(make_comparison(tmp_path / "language", "softmax-rope", 1))
-    (tmp_path / "my_plugin.py").touch()
     monkeypatch.chdir(tmp_path)
     run, instead = subprocess.run, [sys.executable, "-c", "import my_plugin, experiments"]
     monkeypatch.setattr(subprocess, "run", lambda _, **other: run(instead, **other))
+    assert "status 1" in verify.train_again(recorded, environment.ROOT, tmp_path / "without", None, None)
+    assert "No module named 'my_plugin'" in capfd.readouterr().err
+    (tmp_path / "my_plugin.py").touch()
     assert verify.train_again(recorded, environment.ROOT, tmp_path / "again", None, None) == ""
 
 
@@ -124,8 +126,7 @@ def test_a_plugin_of_the_working_directory_is_found(make_comparison, tmp_path, m
 )
 def test_what_cannot_be_verified_is_told(make_comparison, tmp_path, capsys, commit, words, told):
     if commit:
-        git = {"commit": commit, "dirty": False}
-        make_comparison(tmp_path / "language", "softmax-rope", 1, experiment="benchmark", git=git)
+        make_comparison(tmp_path / "language", "softmax-rope", 1, git={"commit": commit, "dirty": False})
     assert main(["benchmark", "verify", str(tmp_path), *words]) == 2
     assert told in capsys.readouterr().err
 
@@ -161,5 +162,4 @@ def test_a_run_of_this_commit_comes_out_again_and_an_edited_record_is_found(tmp_
     said = capsys.readouterr().out
     assert f"parity-16: {RUN}: differs" in said
     assert f"test accuracy {edited.metrics['accuracy']:.6g} on record" in said
-    worktrees = subprocess.check_output(["git", "-C", str(environment.ROOT), "worktree", "list"], text=True)
-    assert str(tmp_path) not in worktrees
+    assert str(tmp_path) not in subprocess.check_output(["git", "worktree", "list"], cwd=environment.ROOT, text=True)
