@@ -16,6 +16,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from linear_rope.blocks import initialise
 from linear_rope.decoding import reordered
 from linear_rope.interop.settings import settings_of, shape_of
 from linear_rope.interop.transformers import PACKED, UNPACK, packing
@@ -206,7 +207,9 @@ class LinearRoPEForCausalLM(PreTrainedModel, GenerationMixin):
         return False
 
     def _init_weights(self, module: Any) -> None:
-        """Nothing: they are."""
+        """Those of embeddings that transformers makes, for more tokens; those of the model are."""
+        if module not in self.modules():
+            initialise(module, self.model.config)
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.model.embedding.tokens
