@@ -13,10 +13,10 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_at_least_one(**settings: int) -> None:
-    """Raises ValueError for a setting below 1."""
+    """Raises ValueError for a setting below 1, or no whole number."""
     for name, value in settings.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; give 1 or more")
+        if isinstance(value, float) or value < 1:
+            raise ValueError(f"{name} is {value}; give 1 or more{', a whole number' * isinstance(value, float)}")
 
 
 def check_base(name: str, base: float) -> None:

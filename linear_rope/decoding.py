@@ -56,6 +56,8 @@ def sampling_probabilities(
         ValueError: a number out of its range.
     """
     check_sampling(temperature, top_k, top_p)
+    if temperature == 0:
+        raise ValueError(f"temperature is 0, which draws nothing; give {LOWEST_TEMPERATURE:g} or more")
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if top_k and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], -torch.inf)

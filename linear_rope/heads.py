@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from linear_rope.blocks import initialise
 from linear_rope.checks import check_at_least_one
-from linear_rope.model import Encoder
+from linear_rope.model import Encoder, places
 from linear_rope.model_config import ModelConfig
 
 
@@ -29,8 +29,7 @@ class MaskedLM(nn.Module):
         With ``at`` (B, N) bool, the places that are asked for: (number of places, vocab_size), row by row.
         """
         x = self.encoder(tokens, key_padding_mask)
-        if at is not None:
-            x = x[at]
+        x = x if at is None else places(x, at)
         return self.encoder.embedding.logits(self.norm(F.gelu(self.transform(x))))
 
 

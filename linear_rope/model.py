@@ -139,6 +139,8 @@ class CausalLM(_OneSequence):
         if positions is None:
             positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
         before = (None,) * len(self.blocks) if state is None else state.blocks
+        if len(before) != len(self.blocks):
+            raise ValueError(f"state is of {len(before)} layers, the model has {len(self.blocks)}; give one of its own")
         x = self.embedding(tokens, positions)
         x, after = self.advance(x, positions, before, key_padding_mask=key_padding_mask)
         return x, LanguageModelState(after, position)
@@ -263,8 +265,7 @@ class EncoderDecoder(Stack):
         positions = token_positions(target.shape[1], None, target.device)
         x = self.encoder.embedding(target, positions)
         x = self.through_blocks(x, positions, memory=memory, memory_padding_mask=source_padding_mask)
-        if at is not None:
-            x = x[at]
+        x = x if at is None else places(x, at)
         return self.encoder.embedding.logits(self.norm(x))
 
     def start(self, source: Tensor, source_padding_mask: Tensor | None = None) -> DecoderState:
@@ -340,3 +341,12 @@ class EncoderDecoder(Stack):
 
         options: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "longest": longest}
         return beam_search(step, len(source), begin=begin, end=end, device=source.device, **options)
+
+
+def places(x: Tensor, at: Tensor) -> Tensor:
+    """The rows of ``x`` (B, N, dim) where ``at`` (B, N) bool is True. Raises ValueError for another dtype or shape."""
+    if at.dtype != torch.bool or at.shape != x.shape[:2]:
+        raise ValueError(
+            f"at has dtype {at.dtype} and shape {tuple(at.shape)}; give torch.bool and {tuple(x.shape[:2])}"
+        )
+    return x[at]

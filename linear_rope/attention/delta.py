@@ -2,8 +2,6 @@
 
 from typing import Any, Literal, NamedTuple, Unpack
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.attention.multi_head import RoPEAttention
@@ -17,6 +15,7 @@ from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.prepare import Rotation, prepare
 from linear_rope.ops.linear.rotated_features import Rope, mapped
 from linear_rope.positions.decay import Decay, GatedDecay, is_of_pairs, make_decay
+from linear_rope.positions.selective import of_length_one
 from linear_rope.precision import full_precision
 from linear_rope.states import savable
 
@@ -105,7 +104,7 @@ class GatedDelta(RoPEAttention):
         mask, projected = projected.key_padding_mask, projected.by_query()
         assert projected.rate is not None
         with full_precision(projected.q.device):
-            q, k = _of_length_one(projected.q), _of_length_one(projected.k)
+            q, k = of_length_one(projected.q), of_length_one(projected.k)
             call = Call(q, k, projected.v, denominator="none", feature_map=GivenFeatures())
             rotation = Rotation("none" if self.rope == "none" else "after", self._turn(2), projected.angles)
             terms = mapped(prepare(call, mask, projected.positions, rotation))
@@ -132,6 +131,7 @@ class GatedDelta(RoPEAttention):
     def _check_state(self, x: Tensor, state: DeltaState) -> None:
         super()._check_state(x, state)
         self._check_equal("kv_heads", state.memory.shape[1], self.kv_heads)
+        self._check_equal("head_dim", state.memory.shape[2], self.head_dim)
 
     def _continue(self, projected: Projected, state: DeltaState | None) -> tuple[Tensor, dict[str, Any]]:
         y, memory = self._sum(projected, None if state is None else state.memory)
@@ -139,7 +139,3 @@ class GatedDelta(RoPEAttention):
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}"
-
-
-def _of_length_one(x: Tensor) -> Tensor:
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)

@@ -203,11 +203,13 @@ class LinearRoPEAttention(RoPEAttention):
         super()._check_state(x, state)
         _, groups, features, width = state.sums.memory.shape
         self._check_equal("kv_heads", groups, self.kv_heads)
-        self._check_equal("feature_map or num_features", features, self.feature_map.num_features or features)
+        self._check_equal("feature_map, num_features or head_dim", features, self.feature_map.num_features or features)
         has_key_sum = self.denominator not in ("none", "abs")
         self._check_same("denominator", self.denominator if has_key_sum else None, state.sums.key_sum)
         if width != self.head_dim + (self.denominator == "abs"):
-            raise ValueError("state is that of an attention with another denominator; give one that prefill gave here")
+            raise ValueError(
+                "state is that of an attention with another denominator or head_dim; give one that prefill gave here"
+            )
 
     def _continue(self, projected: Projected, state: LinearAttentionState | None) -> tuple[Tensor, dict[str, Any]]:
         call = None if state is None else self._one_more(projected, state.sums)
@@ -269,7 +271,7 @@ class LinearRoPEAttention(RoPEAttention):
         """The output of more tokens, and the state after them."""
         if state is not None and state.memory.dtype != call.dtype:
             state = moved(state, None, call.dtype)
-        is_native = self.kv_heads == self.heads and native.takes(call.dtype, call.q.device)
+        is_native = self.kv_heads == self.heads and not is_watched() and native.takes(call.dtype, call.q.device)
         if state is None or call.q.shape[2] > 1 or is_native:
             y, state = with_state(call, for_heads(state, self.heads))
             return y, of_groups(state, self.kv_heads)

@@ -10,6 +10,7 @@ from linear_rope.attention.projections import Projections
 from linear_rope.checks import check_padding_mask, check_sequences
 from linear_rope.positions.segments import segments_of
 from linear_rope.positions.tokens import Positions
+from linear_rope.states import mapped
 
 
 class RoPEAttention(Projections):
@@ -162,14 +163,22 @@ class RoPEAttention(Projections):
         """What :meth:`recall` reads of the tokens of ``context`` (B, K, dim), computed once: tuples of tensors, whose
         first dimension is B. Raises ValueError for a causal attention, or one that tells positions.
         """
+        self._keys_and_values(context, key_padding_mask)
         raise NotImplementedError
 
     def recall(self, x: Tensor, memory: Any) -> Tensor:
         """What ``forward(x, context=context)`` gives, (B, N, dim) → (B, N, dim), for what :meth:`remember` gave."""
         check_sequences("x", x, self.dim, self.dtype)
+        mapped(memory, lambda _, kept: self._check_sources(x, kept))
         q = normed(self._in_heads(self.query(x)), self.query_norm)
         projected = Projected(q, q, q, gate=self._gate(x))
         return self._merge(self._read(projected, memory), projected)
+
+    @staticmethod
+    def _check_sources(x: Tensor, kept: Tensor) -> Tensor:
+        if kept.shape[0] != x.shape[0]:
+            raise ValueError(f"x has {x.shape[0]} sequences and memory is of {kept.shape[0]}; give equally many")
+        return kept
 
     def _read(self, projected: Projected, memory: Any) -> Tensor:
         """The output of the heads, whose queries read a context that :meth:`remember` has kept."""
@@ -194,8 +203,8 @@ class RoPEAttention(Projections):
                 f"state is of type {type(state).__name__}; give the {self.state_type.__name__} that prefill gave"
             )
         self._check_same("rope_angles", self.rotation, state.carried.phase)
-        self._check_same("short_conv", self.short, state.carried.short)
-        self._check_same("local_conv", self.local, state.carried.local)
+        for name, kept in (("short_conv", state.carried.short), ("local_conv", state.carried.local)):
+            self._check_equal(name, 0 if kept is None else kept.shape[1] + 1, self._shared[name])
         if state.position.shape[0] != x.shape[0]:  # len would make a number of a symbol
             raise ValueError(
                 f"x has shape {tuple(x.shape)}, and the state is that of {len(state.position)} sequences; give "

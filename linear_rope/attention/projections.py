@@ -208,7 +208,7 @@ class Projections(nn.Module):
             check_decay_values(log_decay)
         if key_padding_mask is None:
             return log_decay
-        return log_decay.masked_fill(key_padding_mask.view(x.shape[0], 1, -1, *[1] * (log_decay.dim() - 3)), 0)
+        return log_decay.masked_fill(key_padding_mask.view(x.shape[0], 1, x.shape[1], *[1] * (log_decay.dim() - 3)), 0)
 
     def _gate(self, x: Tensor) -> Tensor | None:
         """What the output of the heads is multiplied by, (B, N, dim) → (B, N, H·D)."""

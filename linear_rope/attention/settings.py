@@ -64,7 +64,7 @@ def check_shared(settings: Mapping[str, Any]) -> None:
     dropout, gate = settings["dropout"], settings["output_gate"]
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}; give 0 or more and less than 1")
-    for name in ("qk_norm", "output_norm"):
+    for name in ("bias", "qk_norm", "output_norm"):
         if not isinstance(settings[name], bool):
             raise ValueError(f"{name} is {settings[name]!r}; give True or False")
     check_base("rope_base", settings["rope_base"])

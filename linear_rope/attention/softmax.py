@@ -243,7 +243,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.faded)
         self._check_equal("kv_heads", state.k.shape[1], self.kv_heads)
-        self._check_equal("rope", state.k.shape[-1], self.head_dim * (2 if self.rope == "pope" else 1))
+        self._check_equal("rope or head_dim", state.k.shape[-1], self.head_dim * (2 if self.rope == "pope" else 1))
         keys, is_seen = state.k.shape[2], state.position.device.type == "cpu" and not is_watched()
         if is_seen and (self.window is None or self.window > keys) and bool((state.position > keys).any()):
             self._check_equal("window", keys, self.window)

@@ -150,6 +150,7 @@ class WindowedFavor(RoPEAttention):
         self._check_same("decay", self.decay, state.log_decay)
         self._check_equal("kv_heads", state.k.shape[1], self.kv_heads)
         self._check_equal("window", state.k.shape[2], self.window)
+        self._check_equal("head_dim", state.k.shape[3], self.head_dim)
 
     def _continue(self, projected: Projected, state: WindowState | None) -> tuple[Tensor, dict[str, Any]]:
         batch, _, length, _ = projected.q.shape

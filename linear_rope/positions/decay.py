@@ -86,9 +86,10 @@ class GatedDecay(Decay):
         with full_precision(x.device):
             bias = torch.tensor(self.start, dtype=torch.float64, device=x.device) + self.bias
             logits = F.linear(x.to(dtype), self.weight.to(dtype)) + bias.to(dtype)
-            # logsigmoid wakes a team of threads for any number of logits, in every step of decoding.
-            log_kept = -F.softplus(-logits, threshold=40.0) / self.temperature
-            return log_kept.mT if self.pairs is None else log_kept.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            logits = logits.mT if self.pairs is None else logits.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            # logsigmoid wakes a team of threads for any number of logits, in every step of decoding; and compilers take
+            # softplus's gradient to lie in memory as what it is of.
+            return -F.softplus(-logits.contiguous(), threshold=40.0) / self.temperature
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, temperature={self.temperature}"

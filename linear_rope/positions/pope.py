@@ -20,7 +20,7 @@ from linear_rope.small_calls import cosine_and_sine
 
 def polar(x: Tensor, rotation: Tensor) -> Tensor:
     """(..., N, D), float32 or float64, at the angles of ``rotation`` (..., N, D, 2): (..., N, 2·D)."""
-    return (F.softplus(x, threshold=40.0).unsqueeze(-1) * rotation).flatten(-2)
+    return (F.softplus(x.contiguous(), threshold=40.0).unsqueeze(-1) * rotation).flatten(-2)
 
 
 def scaled_query(q: Tensor) -> Tensor:

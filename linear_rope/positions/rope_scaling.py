@@ -82,18 +82,19 @@ class YaRN(RopeScaling):
 
     def scale(self, frequencies: Tensor) -> Tensor:
         pairs = len(frequencies)
-        first, last = 0, pairs - 1
-        if pairs > 1:
-            # The logarithm of what a pair turns falls evenly from pair to pair.
-            slowing = math.log(frequencies[0] / frequencies[1])
+        if pairs == 1:
+            return frequencies
+        # The logarithm of what a pair turns falls evenly from pair to pair.
+        slowing = (frequencies[0] / frequencies[1]).log()
 
-            def number(rotations: float) -> float:
-                return math.log(self.original_length / (2 * math.pi * rotations)) / slowing if rotations else math.inf
+        def number(rotations: float) -> Tensor:
+            turns = self.original_length / (2 * math.pi * rotations) if rotations else math.inf
+            return math.log(turns) / slowing
 
-            first = max(0, math.floor(number(self.beta)))
-            last = math.ceil(min(number(self.alpha), 2 * pairs - 1))
+        first = number(self.beta).floor().clamp(min=0)
+        last = number(self.alpha).clamp(max=2 * pairs - 1).ceil()
         numbers = torch.arange(pairs, dtype=frequencies.dtype, device=frequencies.device)
-        slowed = ((numbers - first) / max(last - first, 1e-3)).clamp(0, 1)
+        slowed = ((numbers - first) / (last - first).clamp(min=1e-3)).clamp(0, 1)
         return slowed * frequencies / self.factor + (1 - slowed) * frequencies
 
     @property
@@ -101,9 +102,9 @@ class YaRN(RopeScaling):
         return 0.1 * math.log(self.factor) + 1
 
 
-def check_scaling(scaling: RopeScaling | None, *, rotates: bool) -> None:
+def check_scaling(scaling: RopeScaling | None, *, rotates: bool, name: str = "rope_scaling") -> None:
     """Raises ValueError for what is no scaling, or for one where nothing is rotated."""
     if scaling is not None and not isinstance(scaling, RopeScaling):
-        raise ValueError(f"rope_scaling is {scaling!r}; give PositionInterpolation, NTKAware, YaRN or None")
+        raise ValueError(f"{name} is {scaling!r}; give PositionInterpolation, NTKAware, YaRN or None")
     if scaling is not None and not rotates:
         raise ValueError(f"rope_scaling is {scaling}, but RoPE is not used; leave it out, or choose a RoPE")

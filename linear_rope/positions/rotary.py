@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.checks import check_base, check_fraction
-from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.tokens import Positions, align_positions, positions_of_both, token_positions
 from linear_rope.small_calls import cosine_and_sine
 from linear_rope.tracing import has_tangent, is_watched
@@ -89,8 +89,12 @@ def rope_rotation(positions: Tensor, turn: Turn, dtype: torch.dtype = torch.floa
     """Cosine and sine of every pair's angle, (...,) positions → (..., width / 2, 2) in float32 or float64.
 
     The angles are computed in float64 and reduced to one turn before they are rounded: a bfloat16 position is wrong
-    beyond 256, and a float32 angle is off by 0.004 radians at position 100,000.
+    beyond 256, and a float32 angle is off by 0.004 radians at position 100,000. Raises ValueError for one that is not
+    finite, on a CPU where nothing traces the call.
     """
+    is_seen = positions.is_floating_point() and positions.device.type == "cpu" and not is_watched()
+    if is_seen and not bool(positions.isfinite().all()):
+        raise ValueError(f"positions hold {positions[~positions.isfinite()][0].item()}; give finite numbers")
     make = _frequencies if turn.may_keep(positions) else Turn.frequencies
     frequencies = make(turn, positions.device)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
@@ -132,9 +136,7 @@ def rotation_at(positions: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _rotation_at(positions: tuple[float, ...], turn: Turn, dtype: torch.dtype) -> Tensor:
-    if not all(map(math.isfinite, positions)):
-        raise ValueError(f"positions hold {next(x for x in positions if not math.isfinite(x))}; give finite numbers")
-    if not positions or not all(position >= 0 and position == int(position) for position in positions):
+    if not positions or not all(0 <= position < math.inf and position == int(position) for position in positions):
         return rope_rotation(torch.tensor(positions, dtype=torch.float64, device="cpu"), turn, dtype)
     # A product, for the trigonometry of so few numbers wakes a team of threads, which takes longer than all the rest.
     fine = _stretch(0, 1, turn)
@@ -243,6 +245,7 @@ def apply_rope(
         raise ValueError(f"x has shape {tuple(x.shape)}; give (..., N, width)")
     if not x.is_floating_point():
         raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
+    check_scaling(scaling, rotates=True, name="scaling")
     aligned = align_positions(positions, x)
     dtype = torch.promote_types(x.dtype, torch.float32)
     rotation = rotation_at(aligned, Turn(x.shape[-1], base, scaling), dtype)

@@ -46,13 +46,12 @@ def segments_of(
     ids = segment_ids.long()
     if key_padding_mask is not None:
         ids = ids.gather(1, last_token(key_padding_mask))
-    begins = torch.ones_like(ids, dtype=torch.bool)
-    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    begins = beginnings(ids)
     if ids.device.type == "cpu" and not is_watched():
         ordered = ids.sort(dim=-1).values
-        if bool((begins.sum(-1) > 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)).any()):
+        if bool((begins.sum(-1) > (ordered[:, 1:] != ordered[:, :-1]).sum(-1)).any()):
             raise ValueError("segment_ids come back after another one; give each segment an id of its own")
-    return begins.cumsum(-1) - 1
+    return begins.cumsum(-1)
 
 
 def _from_boundaries(cu_seqlens: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -87,9 +86,7 @@ def last_token(key_padding_mask: Tensor) -> Tensor:
 
 def beginnings(segments: Tensor) -> Tensor:
     """True at the first token of each segment but the first: (B, N) bool."""
-    begins = torch.zeros_like(segments, dtype=torch.bool)
-    begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
-    return begins
+    return (segments != segments.roll(1, -1)) & (torch.arange(segments.shape[1], device=segments.device) > 0)
 
 
 def positions_within(segments: Tensor, key_padding_mask: Tensor | None) -> Tensor:

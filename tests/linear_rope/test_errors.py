@@ -27,9 +27,10 @@ from linear_rope import (
     linear_attention,
 )
 from linear_rope.attention import GatedDelta, Retention, WindowedFavor
+from linear_rope.decoding import sampling_probabilities
 from linear_rope.diagnostics import diagnose, diagnose_model
 from linear_rope.features import FeatureMap, Features
-from linear_rope.heads import Classifier
+from linear_rope.heads import Classifier, MaskedLM
 from linear_rope.positions import Decay, FixedDecay, GatedDecay, Shaw, T5Buckets, TransformerXL
 from tests.linear_rope.tensors import assert_refused
 
@@ -93,12 +94,6 @@ def rotate(shape: tuple[int, ...], positions: Tensor, dtype: torch.dtype = torch
 
 def linear(**options: Any) -> LinearRoPEAttention:
     return LinearRoPEAttention(16, 2, **options)
-
-
-def after_prefill(first: str, second: str) -> Tensor:
-    """A step of an attention after the state of one with another denominator."""
-    one, other = (linear(denominator=name, causal=True) for name in (first, second))
-    return other.step(X[:, :1], one.prefill(X)[1])[0]
 
 
 def after_state(kind: Any, other: dict[str, Any], own: dict[str, Any]) -> Tensor:
@@ -244,8 +239,8 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(feature_map=WithoutAnAxis()), ["WithoutAnAxis", "log_scale", "(1, 2, 5)", "(1, 2, 5, 1)"]),
         (lambda: linear(denominator="sum"), ["denominator", "'sum'", "'unrotated'", "'rotated'", "'none'"]),
         *(
-            (lambda pair=pair: after_prefill(*pair), ["state", "another denominator"])
-            for pair in itertools.permutations(("unrotated", "none", "abs"), 2)
+            (lambda pair=pair: after_state(LinearRoPEAttention, *pair), ["state", "another denominator"])
+            for pair in itertools.permutations([{"denominator": name} for name in ("unrotated", "none", "abs")], 2)
         ),
         *(
             (lambda kind=kind, pair=pair: after_state(kind, *pair), ["state", "another kv_heads", "here it is"])
@@ -260,7 +255,7 @@ def model(**options: Any) -> CausalLM:
                 (SoftmaxRoPEAttention, "window", ({"window": 3}, {})),
                 (SoftmaxRoPEAttention, "window", ({"window": 3}, {"window": 4})),
                 (WindowedFavor, "window", ({"window": 3}, {"window": 4})),
-                (LinearRoPEAttention, "feature_map or num_features", ({"num_features": 6}, {"num_features": 8})),
+                (LinearRoPEAttention, "feature_map, num_features", ({"num_features": 6}, {"num_features": 8})),
             )
         ),
         *(
@@ -268,6 +263,24 @@ def model(**options: Any) -> CausalLM:
             for kind in (LinearRoPEAttention, GatedDelta, SoftmaxRoPEAttention)
         ),
         (lambda: GatedDelta(16, 2, qk_norm=1), ["qk_norm is 1", "True or False"]),
+        (lambda: linear(bias="no"), ["bias is 'no'", "True or False"]),
+        (lambda: WindowedFavor(16, 2, window=2.5), ["window is 2.5", "whole number"]),
+        (lambda: GatedDelta(16, 2).remember(X), ["remember", "causal"]),
+        *(
+            (lambda kind=kind: (a := kind(16, 2, rope="none")).recall(X[:1], a.remember(X)), ["1 sequences", "of 2"])
+            for kind in (LinearRoPEAttention, SoftmaxRoPEAttention)
+        ),
+        (lambda: rotate((1, 4, 4), torch.arange(4), scaling="yarn"), ["scaling is 'yarn'", "YaRN or None"]),
+        *(
+            (lambda n=n: rotate((1, n, 4), torch.full((n,), math.nan)), ["positions hold nan", "finite"])
+            for n in (4, 100)
+        ),
+        (lambda: sampling_probabilities(X, temperature=0), ["temperature is 0", "1e-06"]),
+        *(
+            (lambda at=at: MaskedLM(ModelConfig())(TOKENS, at), ["at has dtype", "torch.bool"])
+            for at in (TOKENS, mask(2))
+        ),
+        (lambda: model().prefill(TOKENS, state=model(layers=2).prefill(TOKENS)[1]), ["2 layers", "has 1"]),
         (
             lambda: GatedDelta(16, 4, decay=GatedDecay(16, 4, pairs=4)),
             ["decay is GatedDecay", "of channels", 'decay="pair"'],

@@ -237,6 +237,10 @@ def test_a_learned_table_need_be_no_longer_than_a_segment_and_graphs_see_segment
     model, ids = CausalLM(config("elu+1-rope-after")).double(), torch.tensor([[0] * 7 + [3] + [5] * 12])
     whole = torch.compile(model, backend="eager", fullgraph=True)
     assert_near(whole(tokens, segment_ids=ids), model(tokens, segment_ids=ids), 1e-12)
+    length, given = {1: torch.export.Dim("length", min=2)}, {"segment_ids": ids}
+    shapes = {"tokens": length, "segment_ids": length}
+    exported = torch.export.export(model, (tokens,), given, dynamic_shapes=shapes).module()
+    assert_near(exported(tokens[:, :2], segment_ids=ids[:, :2]), model(tokens[:, :2], segment_ids=ids[:, :2]), 1e-12)
 
 
 def test_the_names_of_weights_are_those_of_earlier_checkpoints() -> None:

@@ -21,7 +21,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from linear_rope import CausalLM, EluPlusOne, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope import CausalLM, EluPlusOne, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, YaRN
 from linear_rope.attention import GatedDelta, Retention, RoPEAttention, WindowedFavor
 from tests.linear_rope.attention.modules import ALL_NORMED
 from tests.linear_rope.tensors import (
@@ -85,6 +85,25 @@ def test_training_compiles_without_graph_breaks(name: str, rope: str, backend: s
     module = make(dtype, feature_map=name, rope=rope)
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     assert_near(output_and_gradients(module, compiled), output_and_gradients(module, module), TOLERANCES[dtype])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        (LinearRoPEAttention, {"decay": "gate", "rope_scaling": YaRN(4.0, original_length=16)}),
+        (GatedDelta, {}),
+        (SoftmaxRoPEAttention, {"rope": "pope", "decay": "gate"}),
+    ],
+)
+def test_positions_compile_whole_and_so_does_decoding(kernel: type[RoPEAttention], options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    module, x = kernel(DIM, HEADS, causal=True, **options).double(), random(2, SHORT, DIM)
+    whole = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert_near(output_and_gradients(module, whole, SHORT), output_and_gradients(module, module, SHORT))
+    prefill, step = (torch.compile(each, fullgraph=True, backend="eager") for each in (module.prefill, module.step))
+    with torch.no_grad():
+        assert_near(step(x[:, -1:], prefill(x[:, :-1])[1])[0], module(x)[:, -1:])
 
 
 def train(module: nn.Module, forward: Callable[[Tensor], Tensor], steps: int) -> list[Tensor]:

@@ -96,10 +96,10 @@ def linear_attention(
             float64; not run on a GPU yet, and with TRITON_INTERPRET=1 on a CPU, slowly), "recurrent" (a loop over
             positions with a state of constant size), or "auto", which is "native" where :func:`linear_rope.kernels`
             has it, on a GPU "triton" where a trial at the first use proves it there, and else "chunked". "native", and
-            "chunked" if causal, keep nothing as wide as the features of the built-in maps for their backward pass. They
-            and "triton" can be differentiated once, in reverse; the others as often as one likes. In forward mode
-            (``torch.func.jvp``, ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, and "triton"
-            are refused.
+            "chunked" if causal or with a decay, keep nothing as wide as the features of the built-in maps for their
+            backward pass. They and "triton" can be differentiated once, in reverse; the others as often as one likes.
+            In forward mode (``torch.func.jvp``, ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal
+            or with a decay, and "triton" are refused.
             Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow;
             it and "triton" compute each of the two directions of a decay after a map in PyTorch. With decays of pairs
             "auto" is never "triton", which has them.

@@ -73,6 +73,7 @@ def test_padding_has_no_influence_and_no_output(name: str, causal: bool) -> None
         assert not y[mask].any()
         assert_near(y[~mask], expected)
         assert_near(gradients(y[~mask], [*module.parameters()]), wanted)
+    assert module(x[:0], key_padding_mask=mask[:0]).shape == x[:0].shape
     # A sequence of padding alone gives zeros and finite gradients.
     x = random(2, 6, DIM).requires_grad_()
     y = module(x, key_padding_mask=torch.tensor([[True], [False]]).expand(2, 6))
@@ -263,15 +264,24 @@ def test_outputs_and_gradients_are_finite_at_large_norms(kernel: str, dtype: tor
             assert all(each.isfinite().all() for each in torch.autograd.grad(y.sum(), [x, *module.parameters()]))
 
 
+@pytest.mark.parametrize("kernel", ["delta", "elu+1"])
+def test_gradients_of_a_token_of_zeros_are_of_a_size_that_training_survives(kernel: str) -> None:
+    """Two norms, each with a smallest length of 1e-3: 1e6 times the weights."""
+    module, x = made(kernel, rope_angles="selective"), random(2, 9, DIM)
+    x[0, 1] = 0
+    assert torch.autograd.grad(module(x.requires_grad_()).sum(), x)[0].abs().max() < 1e8
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_state_of_another_attention_is_refused(kernel: str) -> None:
     x, plain = random(2, 9, DIM), {} if kernel == "retention" else {"decay": "none"}
-    others: list[dict[str, Any]] = [{"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}]
+    others: list[dict[str, Any]] = [{"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}, {"head_dim": 6}]
     # Sums over keys are the same with a decay, which fades them from the next token on.
     others += [{"decay": "gate"}] if kernel in ("softmax", "favor+window") else []
     others += [{"denominator": "none"}, {"feature_map": "favor+"}] if kernel == "elu+1" else []
-    for options in others:
-        module, other = made(kernel, **plain | options), made(kernel, **plain)
+    pairs = [(options, plain) for options in others] + [({name: 2}, {name: 4}) for name in ("short_conv", "local_conv")]
+    for options, without in pairs:
+        module, other = made(kernel, **plain | options), made(kernel, **plain | without)
         for one, another in ((other, module), (module, other)):
             _, state = one.prefill(x)
             for go_on in (lambda: another.step(x[:, :1], state), lambda: another.prefill(x, state=state)):  # noqa: B023
