@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CoercionError, CycloptsError, Parameter, Token
+from cyclopts import App, CycloptsError, Parameter, Token
 from msgspec import Meta
 
 from experiments.config import value_of
@@ -448,7 +448,7 @@ def main(words: Sequence[str]) -> int:
         print(f"  {command_line(words)}", flush=True)
         return EXIT_STOPPED + stop.signal_number
     except (CycloptsError, RunFailed, ValueError, OSError) as error:
-        said = str(error.__cause__ if isinstance(error, CoercionError) and error.__cause__ else error)
+        said = str(error.__cause__ if isinstance(error, CycloptsError) and error.__cause__ else error)
         for word, after in pairwise(words):
             if f"{word} requires an argument" in said and after.startswith("-"):
                 said = f"{said.rstrip('.')}; a value that begins with - is given as {word}={after}"

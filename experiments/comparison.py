@@ -156,7 +156,8 @@ class Comparison:
             if seeds.empty:
                 continue
             axes.plot(seeds.index, seeds, color=looks["color"], linewidth=0.6, alpha=0.5)
-            whole = seeds.loc[:, seeds.iloc[-1].notna()]
+            done = [n for n in self.record.seeds if run_status(self.directory, variant.name, n).state == "done"]
+            whole = seeds.loc[:, seeds.columns.isin(done)]
             axes.plot(whole.index, whole.mean(axis=1), **(looks | {"linewidth": 2}), label=variant.name)
         mark_floors(axes, shown_floors(self.record, name, split, axes.get_ylim()))
         axes.set(xlabel="optimiser step", ylabel=f"{name.replace('_', ' ')}, {split} split")

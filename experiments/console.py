@@ -49,6 +49,7 @@ def say_that_it_loads(what: str, stream: TextIO | None = None) -> None:
     """
     if "torch" not in sys.modules:
         print(f"{what}: loading PyTorch ...", file=stream, flush=True)
+        import numpy  # noqa: F401  # PyTorch imports it where the exception of a signal would be lost
 
 
 class _Console(Console):
@@ -129,6 +130,11 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
+
+
+def many(count: int, what: str) -> str:
+    """So many of them, as "1 run" or "2,400 runs"."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def counted(items: Sequence[T], what: str) -> Iterator[T]:

@@ -27,7 +27,7 @@ def load_plugin(module: str) -> None:
         sys.path.append(os.getcwd())  # as python -m has it; an installed command has not
     try:
         importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"--plugin {module} cannot be imported ({type(error).__name__}: {error}); give the name of a module that "
             "python -c 'import NAME' finds"

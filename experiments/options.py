@@ -112,8 +112,11 @@ def read_value(name: str, kind: Any, given: Any) -> Any:
 
     Raises ValueError that names it, what came and what would do.
     """
-    if given == "":
+    if given in ("", [], ()):
         raise ValueError(f"{name} is empty; give it a value, or leave it out")
+    texts = given if isinstance(given, list | tuple) and kind is not Path else [given]
+    if kind in (Path, tuple[str, ...]) and not all(isinstance(each, str | Path) for each in texts):
+        raise ValueError(f"{name} is {given!r}; give a {'path' if kind is Path else 'list of names'}")
     if kind is Path:
         return Path(given)
     if kind is str:

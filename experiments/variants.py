@@ -327,6 +327,11 @@ def without_rate(name: str) -> str:
     return re.sub("@learning_rate=[^@]*", "", name)
 
 
+def has_own_rate(name: str) -> bool:
+    """Whether a variant says what its learning rate is; of one that is not known here, its name does."""
+    return "learning_rate" in get_variant(name).settings if is_variant(name) else without_rate(name) != name
+
+
 def parse_variants(names: str) -> tuple[Variant, ...]:
     """The variants of a comma-separated list, in its order.
 

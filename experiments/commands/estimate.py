@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from experiments.commands.place import Place
 from experiments.commands.plan import Plan
 from experiments.config import Config, budget_steps
-from experiments.console import duration
+from experiments.console import duration, many
 from experiments.data.corpus import Data
 from experiments.objects import Run
 from experiments.records.record import is_finished, read_comparison, run_rows
@@ -37,9 +37,9 @@ def print_head(console: Console, comparison: Comparison, corpus: Data, place: Pl
     at_a_time = f"{place.workers} at a time" if place.workers else "as many at a time as there is room for"
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
     console.print(
-        f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
-        f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {at_a_time} on "
-        f"{comparison.machine['device']}; {_kernel(place.device)}",
+        f"{many(len(comparison.variants), 'variant')} x {many(len(comparison.seeds), 'seed')}, "
+        f"{config['steps']:,} steps of {comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), "
+        f"{at_a_time} on {comparison.machine['device']}; {_kernel(place.device)}",
         soft_wrap=True,
     )
 
@@ -84,7 +84,7 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
     begun = f"{done} runs are done already; left: " if done else ""
     at_once = max(1, min(place.workers or 1, runs))
     console.print(
-        f"{begun}{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
+        f"{begun}{many(runs, 'run')}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
         f"{place.workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
     )
 

@@ -27,7 +27,7 @@ def print_floors(root: Path, data_dir: Path | None, data_file: Path | None) -> i
     if data.sha256 != comparison.data[0].sha256:
         raise ValueError(
             f"--floors: {root} was trained on other data (sha256 {comparison.data[0].sha256[:12]}... of "
-            f"{comparison.data[0].name}, here {data.sha256[:12]}...); give a --data-dir that has them"
+            f"{comparison.data[0].name}, here {data.sha256[:12]}...); give a --data-dir, or --data-file, that has them"
         )
     table = Table("floor", "metric", "split", "steps", "value", "equal ground")
     for floor in floors_of(make_objective(data, config, root), config, []):

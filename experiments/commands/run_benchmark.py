@@ -22,7 +22,7 @@ from experiments.commands.plan import check_together, is_reported, make_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.commands.run_training import run_training
 from experiments.config import Config
-from experiments.console import command_line, duration, make_console, printable
+from experiments.console import command_line, duration, make_console, many, printable
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.objects import Job, Run
@@ -213,8 +213,8 @@ class _Driver:
         self.console.print(sizes)
         self.console.print(stages)
         self.console.print(
-            f"{number} runs are left, about {hours:.1f} hours of one core, by trial steps on this machine now; of a "
-            "search, one learning rate beyond the grid is counted. Nothing was trained or written.",
+            f"{many(number, 'run')} left, about {hours:.1f} hours of one core, by trial steps on this machine now; "
+            "of a search, one learning rate beyond the grid is counted. Nothing was trained or written.",
             soft_wrap=True,
         )
 
@@ -242,7 +242,9 @@ class _Driver:
             self.console.print(f"{task} is not done; the same command tries it again")
         if limit and limit.reached:
             runs, hours = self.left(comparisons, set())
-            self.console.print(f"{runs} runs are left, about {hours:.1f} hours of one core; to go on:", soft_wrap=True)
+            self.console.print(
+                f"{many(runs, 'run')} left, about {hours:.1f} hours of one core; to go on:", soft_wrap=True
+            )
             self.console.print(f"  {command_line(self.options.words)}", soft_wrap=True)
         return EXIT_FAILED if failed else 0
 

@@ -7,7 +7,7 @@ import msgspec
 
 from experiments.commands.describe import note_plugins
 from experiments.commands.plan import Plan
-from experiments.console import command_line, make_console
+from experiments.console import command_line, make_console, many
 from experiments.errors import EXIT_FAILED
 from experiments.records import store
 from experiments.records.lock import check_free, only_one_run
@@ -32,7 +32,7 @@ def run_measurements(plan: Plan) -> int:
     continued = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
     comparison.notes = continued + notes_of(root, config)
     missing = missing_of(root, config)
-    console.print(f"{len(missing)} measurements to make on {comparison.machine['device']}")
+    console.print(f"{many(len(missing), 'measurement')} to make on {comparison.machine['device']}")
     for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if options.dry_run:

@@ -13,7 +13,7 @@ from experiments.commands.estimate import estimated_seconds, print_head, print_p
 from experiments.commands.place import Place, place_of
 from experiments.commands.plan import Plan
 from experiments.config import Config
-from experiments.console import command_line, make_console
+from experiments.console import command_line, make_console, many
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.objects import Run
@@ -166,8 +166,8 @@ class _Trainer:
         # The first seeds of a variant that waits for its rate are trained as trials.
         of_trials = {(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
         runs = [run for run in {*comparison.runs} - failed - of_trials if not is_finished(self.plan.root, *run, steps)]
-        number = f"{len(runs) + sum(trials.values())} runs{' or more' * bool(trials)}"
-        told = f"{number} are left that there was no time for (--for); the same command goes on"
+        left = f"{many(len(runs) + sum(trials.values()), 'run')}{' or more' * bool(trials)}"
+        told = f"{left} left that there was no time for (--for); the same command goes on"
         self.console.print(told, soft_wrap=True)
 
     def tell_failures(self) -> None:
@@ -185,7 +185,7 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
     root, console = trainer.plan.root, trainer.console
     trainer.begin(comparison)
     jobs = prepare_runs(trainer.training(root, comparison), [Run(*run) for run in comparison.runs])
-    console.print(f"{len(jobs)} runs are prepared; each has a command of its own, such as", soft_wrap=True)
+    console.print(f"{many(len(jobs), 'run')} prepared; each has a command of its own, such as", soft_wrap=True)
     console.print(*(f"  {command_line(['train', str(job.directory)])}" for job in jobs[:1]), soft_wrap=True)
     console.print("when all have ended, the same command without --prepare writes the report", soft_wrap=True)
     return 0
@@ -257,7 +257,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> None:
     root, at = trainer.plan.root, trainer.plan.root / TRIALS
     rates = ", ".join(map(str, comparison.learning_rates))
     where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
-    trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
+    trainer.console.print(f"learning rates: {many(len(variants), 'variant')} at {where}", soft_wrap=True)
     store.make_directory(at)
     while True:
         trials = tuning.trials(root, comparison)

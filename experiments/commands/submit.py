@@ -172,8 +172,8 @@ def report(directory: Path, submitted: Iterable[Path], out: Path | None) -> int:
         for root in comparisons_in(merged):
             make_console().print(result_table(root))
         if out is not None:
+            write_overview(merged, STUDIES, lambda path: print(out / Path(path).relative_to(merged)))
             shutil.copytree(merged, out)
-            write_overview(out, STUDIES, print)
     return 0
 
 

@@ -101,8 +101,8 @@ class Follower:
         """Raises ValueError if the directory holds no comparison."""
         self._directory = directory
         self._read: dict[Path, tuple[Any, Any]] = {}
-        if not self._roots():
-            read_comparison(directory)
+        if not self._roots() and read_comparison(directory):
+            raise ValueError(f"{directory} trains nothing, so there is nothing to watch; give a comparison that does")
 
     def look(self, now: float | None = None) -> list[Progress]:
         """How far everything is; trials that have ended are left out. Raises ValueError if a record is damaged."""
@@ -112,7 +112,7 @@ class Follower:
     def _roots(self) -> list[Path]:
         """The directory, and those in it: trials of learning rates, or comparisons of several data sets."""
         records = *self._directory.glob("comparison.json"), *sorted(self._directory.glob("*/comparison.json"))
-        return [path.parent for path in records]
+        return [path.parent for path in records if read_comparison(path.parent).variants]
 
     def _progress(self, root: Path, now: float) -> Progress:
         comparison = self._once(root / "comparison.json", lambda: read_comparison(root))

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import pandas as pd
 
+from experiments.console import many
 from experiments.data.examples import NEARER, ExampleFiles, cut, fraction, mixed
 from experiments.data.files import read_content
 from experiments.errors import why
@@ -116,7 +117,7 @@ class Tables(ExampleFiles):
         broken = [number for number, row in fields.items() if len(row) != len(header)]
         if len(broken) > self.may_pass_over:
             count = len(fields[broken[0]])
-            what = f"{count} column{'s' * (count != 1)}, expected {len(header)} ({', '.join(header)})"
+            what = f"{many(count, 'column')}, expected {len(header)} ({', '.join(header)})"
             raise file.wrong(what, broken[0])
         file.left_out["rows with another number of columns"] += len(broken)
         for number in broken:

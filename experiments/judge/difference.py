@@ -37,8 +37,8 @@ class Difference:
     0.02", or "undecided [low, high]", with their names; see ``verdict``"""
 
     def __str__(self) -> str:
-        found, words = with_interval(self.mean, self.low, self.high, "+.4f"), self.metric.replace("_", " ")
-        return f"{self.a} - {self.b}, test {words}, n = {self.n}: {found}; {self.verdict}"
+        found = f"{with_interval(self.mean, self.low, self.high, '+.4f')}; " if self.n else ""
+        return f"{self.a} - {self.b}, test {self.metric.replace('_', ' ')}, n = {self.n}: {found}{self.verdict}"
 
 
 def paired_test(differences: Sequence[float], margin: float, resolution: float = 0.0) -> tuple[Estimate, float, float]:

@@ -1,6 +1,7 @@
 """The runs of a comparison as the samples of claims need them: what became of each, and its recorded numbers."""
 
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +28,9 @@ class Runs:
     def fates(self) -> dict[tuple[str, int], tuple[str, str]]:
         """(variant, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
         states = run_states(self._root, self._comparison, self._curves).itertuples(index=False, name=None)
-        fates = {(variant, seed): (state, reason) for variant, seed, state, reason in states}
+        names = [variant.name for variant in self._comparison.variants]
+        fates = dict.fromkeys(product(names, self._comparison.seeds), ("queued", ""))
+        fates |= {(variant, seed): (state, reason) for variant, seed, state, reason in states}
         for place, (state, _) in fates.items():
             if state == "done" and (lacking := self._lacking(*place)):
                 fates[place] = "unfinished", f"its status is done, but no {lacking} figure is on record"

@@ -133,10 +133,10 @@ def _to_bytes(table: Any, metadata: Mapping[bytes, bytes] = {}) -> bytes:
 
 
 def _read(content: bytes) -> tuple[Any, dict[bytes, bytes]]:
-    """The table and the metadata of a file."""
+    """The table and the metadata of a file; a thread that is left would abort a process that ends soon."""
     arrow = pyarrow()
     try:
         file = arrow.parquet.ParquetFile(arrow.BufferReader(content))
-        return file.read(), file.metadata.metadata or {}
+        return file.read(use_threads=False), file.metadata.metadata or {}
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"is no Parquet file ({error})") from None

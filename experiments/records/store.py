@@ -22,7 +22,7 @@ from experiments.records.files import visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import CONTINUED as CONTINUED
 from experiments.records.schema import Comparison
-from experiments.variants import VARIANTS, get_variant, is_variant
+from experiments.variants import VARIANTS, has_own_rate, is_variant
 
 ANOTHER_COMMAND = f"{CONTINUED} command: "
 WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
@@ -134,7 +134,7 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         recorded.setdefault(variant.name, variant)
     seeds = sorted({*there.seeds, *comparison.seeds})
     # One rule for all variants: what has found a rate by one goes on by it.
-    has_found = any("learning_rate" in {*each.settings} - {*get_variant(each.name).settings} for each in there.variants)
+    has_found = any("learning_rate" in each.settings and not has_own_rate(each.name) for each in there.variants)
     rate_seeds = there.rate_seeds if has_found else max(there.rate_seeds, comparison.rate_seeds)
     initial_weights = there.initial_weights | comparison.initial_weights
     baseline = comparison.baseline or there.baseline or comparison.baseline  # one that was chosen, now or before, stays

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.console import printable
+from experiments.judge.difference import SHARES
 from experiments.judge.statistics import run_states, with_interval
 from experiments.records.files import visible
 from experiments.records.record import run_status
@@ -37,7 +38,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     metrics: Any = summary.set_index(["variant", "metric"])
     objective, names = comparison.objective, {variant.name for variant in comparison.variants}
     baselines = {comparison.baseline_of(variant) for variant in comparison.variants}
-    is_share = objective.metric == "accuracy"  # it cannot leave 0 to 1, and so its interval does not
+    is_share = objective.metric in SHARES  # these cannot leave 0 to 1, and so their intervals do not
     floors, rows = comparison.floors_of(objective.metric), list[dict[str, str]]()
     for variant in comparison.variants:
         name, baseline = variant.name, comparison.baseline_of(variant)

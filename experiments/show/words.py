@@ -110,7 +110,7 @@ def answer(rows: Rows) -> str:
     unlearnt = Runs(rows.root, rows.comparison, rows.curves).unlearnt
     nothing_learnt = unlearnt and len(unlearnt) == len(ranking(rows))
     said = "" if nothing_learnt else headline(rows, shown_of(rows.study))
-    said = " ".join(filter(None, [said, below_the_floor(rows, unlearnt)]))
+    said = " ".join(filter(None, [said, below_the_floor(rows, unlearnt)])) or "Not everything is measured yet."
     return said if finished == planned else f"{said} ({finished} of {planned} runs have finished; only they count.)"
 
 

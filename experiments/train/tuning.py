@@ -21,7 +21,7 @@ from experiments.records.record import TRIALS, read_comparison, run_rows, run_st
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.records.store import check_runs
 from experiments.train.steps import DIVERGED
-from experiments.variants import get_variant
+from experiments.variants import has_own_rate
 
 SEED = 0
 MOST_RATES = 9
@@ -182,7 +182,7 @@ def trials(root: Path, comparison: Comparison) -> Comparison:
     """The comparison of all trials: every variant whose name does not fix its rate, at every rate that is tried."""
     variants, initial_weights, seeds = [], dict[str, str](), {SEED}
     for variant in comparison.variants if comparison.learning_rates else []:
-        if "learning_rate" in get_variant(variant.name).settings:
+        if has_own_rate(variant.name):
             continue
         for rate, of_rate in search_of(root, comparison, variant.name).seeds.items():
             name, baseline = trial_name(variant.name, rate), trial_name(variant.baseline, rate)

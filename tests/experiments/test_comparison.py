@@ -121,6 +121,9 @@ def test_a_hybrid_is_trained_continued_and_loaded_with_the_settings_of_its_layer
     ("wrong", "said"),
     [
         (lambda made: compare("softmax"), "there is no variant 'softmax'; did you mean 'softmax-"),
+        (lambda made: compare([]), "variants is empty; give it a value"),
+        (lambda made: compare("softmax-rope", out=3), "out is 3; give a path"),
+        (lambda made: compare("softmax-rope", plugin=["a", 3]), "plugin is ['a', 3]; give a list of names"),
         (lambda made: compare("softmax-rope", stepz=3), "did you mean 'steps'?"),
         (lambda made: compare("softmax-rope", steps=0), "steps is 0; give a whole number, 1 or more"),
         (lambda made: compare("softmax-rope", experiment="all"), "compare makes one comparison"),

@@ -179,6 +179,8 @@ def shown(root: Path) -> pd.DataFrame:
         sizes.assign(text=sizes["value"].map("{:,.0f}".format)),
     ]
     found = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    if found.empty:
+        return found.reindex(columns=[*found, "kernel", "position", "N", "what", "name", "positions"])
     looks = [look_of(case, config) for case in found["case"]]
     found[["kernel", "position"]] = pd.DataFrame(looks, found.index, ["kernel", "position"], dtype=object)
     length = found["length"].map("{:,}".format)

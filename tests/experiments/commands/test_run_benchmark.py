@@ -167,12 +167,12 @@ def test_the_same_command_goes_on_and_repeats_nothing(made, capsys):
     assert len(made.trained) == 20
     assert made.now == 20 * HOUR
     said = capsys.readouterr().out
-    assert "runs are left, about " in said
+    assert "runs left, about " in said
     assert command_line(["run", "benchmark", "--out", str(made.root), words])[:60] in said
-    left = int(said.split(" runs are left")[0].split()[-1])
+    left = int(said.split(" runs left")[0].split()[-1])
     assert made.run(words, "--for=90m") == 0  # an hour fits into it once
     assert len(made.trained) == 21
-    assert f"{left - 1} runs are left, about {left - 1}.0 hours" in capsys.readouterr().out
+    assert f"{left - 1} runs left, about {left - 1}.0 hours" in capsys.readouterr().out
     assert made.run(words, "--for=59m") == 0
     assert len(made.trained) == 21
     assert made.run(words) == 0
@@ -198,7 +198,7 @@ def test_the_plan_says_runs_and_hours_and_what_models_cost(made, capsys, monkeyp
     assert made.run("--task", "copying,s3-16", "--plan") == 0
     said = capsys.readouterr().out
     runs = sum((3 + 3) * len(V1.tasks[name].variants + more) for name, more in {"copying": MORE, "s3-16": ()}.items())
-    assert f"{runs} runs are left, about {runs}.0 hours of one core" in said
+    assert f"{runs} runs left, about {runs}.0 hours of one core" in said
     assert "470,592" in said
     assert "2,400" in said
     assert "1.50" in said
@@ -209,7 +209,7 @@ def test_the_plan_says_runs_and_hours_and_what_models_cost(made, capsys, monkeyp
     row = {"step": V1.config("copying", "cpu").steps // 2, "tokens": 1, "split": "train", "loss": 1.0}
     (begun / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     assert made.run("--task", "copying,s3-16", "--plan") == 0
-    assert f"{runs} runs are left, about {runs - 0.5} hours of one core" in capsys.readouterr().out
+    assert f"{runs} runs left, about {runs - 0.5} hours of one core" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_only_what_was_written_is_read_again(root, monkeypatch):
     assert read == [("softmax-none", 0)]
     assert (before[0].runs[0].step, after[0].runs[0].step) == (60, 80)
     assert repr(before[0].runs[1:]) == repr(after[0].runs[1:])  # NaN does not equal itself
+
+
+def test_what_trains_nothing_is_passed_over(make_comparison, tmp_path, capsys):
+    make_comparison(tmp_path / "trained", "elu+1-none", 1)
+    shutil.copytree(PROJECT / "results/reference/speed-decoding", tmp_path / "measured")
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert "measured" not in capsys.readouterr().out
+    assert main(["watch", str(tmp_path / "measured"), "--once"]) == 2
+    assert "measured trains nothing" in capsys.readouterr().err
 
 
 def test_on_a_terminal_it_goes_on_until_the_last_run_has_ended(make_comparison, tmp_path, capsys):

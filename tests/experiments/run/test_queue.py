@@ -235,7 +235,7 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
         said = run(tmp_path / "here", "6m")
     done = [line.removesuffix(": done") for line in said.splitlines() if line.endswith(": done")]
     assert done == ["softmax-none seed 0", "softmax-rope seed 0"]
-    assert "2 runs are left that there was no time for (--for)" in said
+    assert "2 runs left that there was no time for (--for)" in said
     assert not (tmp_path / "here" / "report.md").exists()
     assert main(["pack", str(tmp_path / "here"), "--out", str(tmp_path / "packed")]) == 0
     capsys.readouterr()
@@ -248,7 +248,7 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
     started = [line.removesuffix(": started") for line in said.splitlines() if line.endswith(": started")]
     assert started == ["softmax-rope seed 1", "softmax-none seed 1"]  # what has failed comes last
     assert "estimating" not in said  # how long softmax-rope takes is on record
-    assert "are left" not in said
+    assert "left that" not in said
     states = {run_status(tmp_path / "there", *each).state for each in read_comparison(tmp_path / "there").runs}
     assert states == {"done"}
     assert (tmp_path / "there" / "report.md").exists()

@@ -1,5 +1,8 @@
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +33,23 @@ def test_another_thread_leaves_signals_as_they_are():
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(handlers).result() is signal.getsignal(signal.SIGTERM)
+
+
+STOPPED_WHILE_NUMPY_LOADS = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "numpy.linalg" and sys.meta_path.pop(0):
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder)
+from experiments.__main__ import run
+sys.exit(run())
+"""
+
+
+def test_a_stop_while_pytorch_loads_is_as_any_other():
+    words = ["run", "speed", "--preset", "smoke", "--plan"]
+    command = [sys.executable, "-c", STOPPED_WHILE_NUMPY_LOADS, *words]
+    process = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (128 + signal.SIGTERM, "")
+    assert "stopped by SIGTERM" in process.stdout

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.commands.watch import Follower
+from experiments.comparison import load
 from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
 from experiments.records.files import write_json
@@ -221,6 +222,16 @@ def test_the_table_shows_every_trial_and_the_rate_of_the_variant(
     assert row == {"variant": VARIANT, **dict(by_rate), "trained with": told}
     comparison.learning_rates = []
     assert rates_table(root, comparison) is None
+
+
+def test_trials_of_a_variant_that_is_not_known_here_are_shown_also_with_seeds_that_were_not_tried(made_up):
+    root, comparison = made_up([3.0, 2.5, 2.75, 2.6])
+    of_trials = read_comparison(root / "tuning")
+    write_record(root / "tuning" / "comparison.json", replace(of_trials, seeds=[0, 1]))
+    assert load(root / "tuning").difference(*(each.name for each in of_trials.variants[:2])).n == 1
+    (variant,) = comparison.variants
+    variant.name = variant.baseline = "theirs-rope-after"
+    assert "theirs-rope-after@learning_rate=0.002" in {each.name for each in trials(root, comparison).variants}
 
 
 def test_what_is_not_tuned_is_marked_beside_its_name_and_said_below_the_table(make_comparison, tmp_path):
@@ -448,7 +459,7 @@ def test_what_there_was_no_time_for_counts_the_trials(tmp_path, capsys, monkeypa
     assert tuned_run(tmp_path / "out", "--for", "30m", "--workers", "1", variants=variants, rates="0.001,0.002") == 0
     told = capsys.readouterr().out
     # Of two rates and one beyond them with two seeds each; and two runs at the rate that is known.
-    assert "8 runs or more are left that there was no time for (--for)" in told
+    assert "8 runs or more left that there was no time for (--for)" in told
 
 
 def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
