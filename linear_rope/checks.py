@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raises ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")

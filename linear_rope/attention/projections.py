@@ -55,6 +55,7 @@ class Projections(nn.Module):
         super().__init__()
         settings: dict[str, Any] = DEFAULTS | shared
         check_shared(settings)
+        check_choice("causal", causal, (True, False))
         self._shared = settings
         head_dim, kv_heads, bias = (settings[name] for name in ("head_dim", "kv_heads", "bias"))
         if dim < 1 or heads < 1:

@@ -263,6 +263,7 @@ def model(**options: Any) -> CausalLM:
             for kind in (LinearRoPEAttention, GatedDelta, SoftmaxRoPEAttention)
         ),
         (lambda: GatedDelta(16, 2, qk_norm=1), ["qk_norm is 1", "True or False"]),
+        (lambda: linear(causal="False"), ["causal is 'False'", "True, False"]),
         (lambda: linear(bias="no"), ["bias is 'no'", "True or False"]),
         (lambda: WindowedFavor(16, 2, window=2.5), ["window is 2.5", "whole number"]),
         (lambda: GatedDelta(16, 2).remember(X), ["remember", "causal"]),
