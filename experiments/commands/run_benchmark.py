@@ -242,9 +242,7 @@ class _Driver:
             self.console.print(f"{task} is not done; the same command tries it again")
         if limit and limit.reached:
             runs, hours = self.left(comparisons, set())
-            self.console.print(
-                f"{many(runs, 'run')} left, about {hours:.1f} hours of one core; to go on:", soft_wrap=True
-            )
+            self.console.print(f"{many(runs, 'run')} left, about {hours:.1f} hours of a core; next:", soft_wrap=True)
             self.console.print(f"  {command_line(self.options.words)}", soft_wrap=True)
         return EXIT_FAILED if failed else 0
 

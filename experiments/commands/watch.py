@@ -112,10 +112,13 @@ class Follower:
     def _roots(self) -> list[Path]:
         """The directory, and those in it: trials of learning rates, or comparisons of several data sets."""
         records = *self._directory.glob("comparison.json"), *sorted(self._directory.glob("*/comparison.json"))
-        return [path.parent for path in records if read_comparison(path.parent).variants]
+        return [path.parent for path in records if self._record(path.parent).variants]
+
+    def _record(self, root: Path) -> Any:
+        return self._once(root / "comparison.json", lambda: read_comparison(root))
 
     def _progress(self, root: Path, now: float) -> Progress:
-        comparison = self._once(root / "comparison.json", lambda: read_comparison(root))
+        comparison = self._record(root)
         runs = [self._run(root, comparison, Run(*run), now) for run in planned_runs(root, comparison)]
         return Progress(root, comparison, runs)
 
