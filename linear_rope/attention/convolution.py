@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linear_rope.positions.tokens import last_where
+
 
 class ShortConvolution(nn.Module):
     """A weighted sum over the last tokens, and over the next ones where attention looks ahead.
@@ -37,7 +39,7 @@ class ShortConvolution(nn.Module):
         N), which go without ``before``, are no neighbours.
         """
         if key_padding_mask is not None:
-            at = key_padding_mask.to(torch.int8).argsort(dim=-1, stable=True)
+            at = last_where(key_padding_mask)
             order = at.unsqueeze(-1).expand_as(x)
             together = self._convolved(x.gather(1, order), before, None if segments is None else segments.gather(1, at))
             return torch.zeros_like(x).scatter(1, order, together).masked_fill(key_padding_mask.unsqueeze(-1), 0)
@@ -72,7 +74,7 @@ class ShortConvolution(nn.Module):
         together = torch.cat((before, x), dim=1)
         if key_padding_mask is not None:
             # Padding to the front, the rest in order.
-            order = F.pad(~key_padding_mask, (past, 0), value=True).to(torch.int8).argsort(dim=-1, stable=True)
+            order = last_where(F.pad(~key_padding_mask, (past, 0), value=True))
             together = together.gather(1, order.unsqueeze(-1).expand_as(together))
         return together[:, -past:]
 

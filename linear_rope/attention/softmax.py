@@ -18,7 +18,7 @@ from linear_rope.positions.pope import polar, scaled_query, with_phase
 from linear_rope.positions.registry import make_score_positions
 from linear_rope.positions.rotary import Turn, rotate, rotations
 from linear_rope.positions.scores import ScorePositions
-from linear_rope.positions.tokens import aligned_positions, check_positions, token_positions
+from linear_rope.positions.tokens import aligned_positions, check_positions, in_order, last_where, token_positions
 from linear_rope.positions.xpos import scaled_by_distance
 from linear_rope.precision import full_precision
 from linear_rope.small_calls import cosine_and_sine
@@ -253,7 +253,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         v, mask, at, before = projected.v, projected.key_padding_mask, None, None
         if state is not None and isinstance(projected.positions, Tensor):
             if mask is not None or state.key_padding_mask is not None:
-                mask = torch.cat((_mask_of(state.k, state.key_padding_mask), _mask_of(k, mask)), dim=-1)
+                mask = torch.cat((mask_of(state.k, state.key_padding_mask), mask_of(k, mask)), dim=-1)
             k, v = appended(state.k.to(k.dtype), k), appended(state.v.to(v.dtype), v)
             before = state.faded
             at = projected.positions, self._key_positions(state, k, mask)
@@ -267,7 +267,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         counted = token_positions(k.shape[2], mask, k.device)
         if self.window is None:
             return counted
-        there = (~_mask_of(state.k, state.key_padding_mask)).sum(-1)
+        there = (~mask_of(state.k, state.key_padding_mask)).sum(-1)
         return counted + (state.position - there).unsqueeze(-1)
 
     def _kept(self, k: Tensor, v: Tensor, mask: Tensor | None, sums: Tensor | None) -> dict[str, Any]:
@@ -336,18 +336,7 @@ def _unseen(queries: int, keys: int, window: int, mask: Tensor | None, device: t
     return later | (counted[:, None, -queries:, None] - counted[:, None, None] >= window)
 
 
-def last_where(last: Tensor) -> Tensor:
-    """(B, N) bool → the order in which those that are True come last and nothing else changes."""
-    return last.to(torch.int8).argsort(dim=-1, stable=True)
-
-
-def in_order(x: Tensor, order: Tensor) -> Tensor:
-    """(B, H, N, ...) with its positions in another order, or some of them: (B, K)."""
-    index = order[(slice(None), None, slice(None), *[None] * (x.dim() - 3))]
-    return x.gather(2, index.expand(-1, x.shape[1], -1, *x.shape[3:]))
-
-
-def _mask_of(k: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+def mask_of(k: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     """(B, K) bool, True at padding."""
     if key_padding_mask is not None:
         return key_padding_mask

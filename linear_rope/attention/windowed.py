@@ -9,7 +9,7 @@ from torch import Tensor
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
 from linear_rope.attention.settings import Shared, takes_shared
-from linear_rope.attention.softmax import in_order, last_where, rotated
+from linear_rope.attention.softmax import mask_of, rotated
 from linear_rope.checks import check_at_least_one
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
@@ -19,7 +19,7 @@ from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.state import State
 from linear_rope.ops.window.shares import Sequence, Share, fading_over, in_window, together
 from linear_rope.positions.decay import Decay
-from linear_rope.positions.tokens import check_positions
+from linear_rope.positions.tokens import check_positions, in_order, last_where
 from linear_rope.precision import full_precision
 from linear_rope.states import mapped, moved, savable
 from linear_rope.tracing import has_tangent
@@ -153,9 +153,7 @@ class WindowedFavor(RoPEAttention):
         self._check_equal("head_dim", state.k.shape[3], self.head_dim)
 
     def _continue(self, projected: Projected, state: WindowState | None) -> tuple[Tensor, dict[str, Any]]:
-        batch, _, length, _ = projected.q.shape
-        padding = torch.zeros(batch, length, dtype=torch.bool, device=projected.q.device)
-        padding = padding if projected.key_padding_mask is None else projected.key_padding_mask
+        padding, length = mask_of(projected.k, projected.key_padding_mask), projected.q.shape[2]
         with full_precision(projected.q.device):
             sequence = self._sequence(projected, padding)
             if state is not None:

@@ -75,3 +75,15 @@ def positions_of_both(positions: Positions, q: Tensor, k: Tensor) -> tuple[Tenso
         align_positions(at, x, name=name) for at, x, name in zip(positions, (q, k), names, strict=True)
     )
     return q_positions, k_positions
+
+
+def last_where(last: Tensor) -> Tensor:
+    """(B, N) bool → the order in which those that are True come last and nothing else changes."""
+    at = torch.arange(last.shape[1], device=last.device)
+    return (at + last * (at[-1:] + 1)).argsort(dim=-1)  # ONNX has no stable sort, so no two are equal
+
+
+def in_order(x: Tensor, order: Tensor) -> Tensor:
+    """(B, H, N, ...) with its positions in another order, or some of them: (B, K)."""
+    index = order[(slice(None), None, slice(None), *[None] * (x.dim() - 3))]
+    return x.gather(2, index.expand(-1, x.shape[1], -1, *x.shape[3:]))

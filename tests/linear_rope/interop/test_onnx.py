@@ -119,6 +119,7 @@ FULL_MODELS = [
     {"attention": "softmax", "position": "rope-before", "window": 90, "decay": "gate"},
     {"feature_map": "elu+1", "short_conv": 3},
     {"attention": "retention", "layers": 2},
+    {"attention": "favor+window", "position": "rope-before"},
 ]
 
 
