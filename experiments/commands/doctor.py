@@ -45,9 +45,8 @@ def doctor(data_dir: Path | None = None, runs: Path = Path("results/runs")) -> i
     console = make_console()
     say_that_it_loads("doctor")
     devices, kernels = of_torch()
-    print_pairs(
-        console,
-        [
+    sections = {
+        "Machine": [
             ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
             ("cores", str(available_cores())),
             ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
@@ -55,13 +54,14 @@ def doctor(data_dir: Path | None = None, runs: Path = Path("results/runs")) -> i
             *((f"{name} kernel", what) for name, what in kernels.items()),
             ("cache directory", str(cache_directory())),
         ],
-        "Machine",
-    )
-    print_pairs(console, ((name, package(name, problems)) for name in requirements()), "\nPackages")
-    print_pairs(console, ((name, optional(name)) for name in OPTIONAL), "\nFor some studies")
-    print_pairs(console, data_sets(data_dir, problems), "\nData sets")
-    print_pairs(console, [(str(runs), writable(runs, problems))], "\nResults")
-    console.print()
+        "Packages": [(name, package(name, problems)) for name in requirements()],
+        "For some studies": [(name, optional(name)) for name in OPTIONAL],
+        "Data sets": data_sets(data_dir, problems),
+        "Results": [(str(runs), writable(runs, problems))],
+    }
+    for title, pairs in sections.items():
+        print_pairs(console, pairs, title)
+        console.print()
     for problem in problems:
         console.print(f"Missing: {problem}", style="bold red", soft_wrap=True)
     if problems:
