@@ -7,7 +7,7 @@ three seeds there is none: it says nothing, and percentile bootstraps of so few 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, isnan, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +44,9 @@ class Estimate:
     def has_interval(self) -> bool:
         return isfinite(self.low)
 
-    def show(self, pattern: str) -> str:
-        """mean [low, high]; without an interval the mean alone, a dash for nothing."""
-        return with_interval(self.mean, self.low, self.high, pattern) if self.n else "-"
+    def show(self, pattern: str, least: float = -inf, most: float = inf) -> str:
+        """mean [low, high], the interval cut at these; without one the mean alone, a dash for nothing."""
+        return with_interval(self.mean, max(self.low, least), min(self.high, most), pattern) if self.n else "-"
 
 
 def with_interval(mean: float, low: float, high: float, pattern: str) -> str:

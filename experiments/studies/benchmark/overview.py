@@ -78,13 +78,9 @@ def _far(root: Path, comparison: Comparison) -> Iterator[Column]:
 
 def _costs(comparison: Comparison) -> Iterator[Column]:
     """What a variant carries from token to token, and computes for each."""
-    found = {}
-    for variant in comparison.variants:
-        state, flops = costs_of(variant, comparison)
-        found[variant.name] = {"numbers of the state": state, "MFLOPs a token": flops and flops / 1e6}
-    table = pd.DataFrame(found, dtype=float)
-    for head, pattern in ("numbers of the state", ",.0f"), ("MFLOPs a token", ".2f"):
-        yield Column(head, table.loc[[head]], pattern)
+    table = pd.DataFrame({each.name: costs_of(each, comparison) for each in comparison.variants}, dtype=float)
+    yield Column("numbers of the state", table.loc[[0]], ",.0f")
+    yield Column("MFLOPs a token", table.loc[[1]] / 1e6, ".2f")
 
 
 def _table(columns: list[Column], by: Column, highest_first: bool = False) -> pd.DataFrame | None:
@@ -97,5 +93,6 @@ def _table(columns: list[Column], by: Column, highest_first: bool = False) -> pd
 
 def _cells(column: Column) -> "pd.Series[str]":
     found = {str(name): estimate([*values.dropna()]) for name, values in column.values.items()}
-    cells = {name: each.show(column.pattern) for name, each in found.items() if each.n}
+    ends = (0, 1) if "%" in column.pattern else ()
+    cells = {name: each.show(column.pattern, *ends) for name, each in found.items() if each.n}
     return pd.Series(cells | {name: f"{value:{column.pattern}}" for name, value in column.beside.items()}, dtype=str)
