@@ -52,10 +52,10 @@ def claims(studies: Mapping[str, Study], results: Path, out: Path | None, summar
     comparison, any other is a page of those that answer the studies' questions, in Markdown.
 
     Raises:
-        ValueError: ``results`` holds no comparisons, a file in it is damaged, or ``out`` cannot be written.
+        ValueError: ``results`` is no directory of comparisons, a file in it is damaged, or ``out`` cannot be written.
     """
     if not results.is_dir() or (results / "comparison.json").exists():
-        raise ValueError(f"--results {results} holds no comparisons; give a directory that does, as results/reference")
+        raise ValueError(f"--results {results} is no directory of comparisons; give one, as results/reference")
     sections = read_sections(studies, results)
     if out is not None:
         try:

@@ -74,8 +74,8 @@ def test_every_study_names_the_claims_that_answer_its_question():
 @pytest.mark.parametrize(
     ("arguments", "other", "said"),
     [
-        (["--results", "{there}/absent"], {}, "absent holds no comparisons"),
-        (["--results", "{there}/convergence"], {}, "convergence holds no comparisons"),
+        (["--results", "{there}/absent"], {}, "absent is no directory of comparisons"),
+        (["--results", "{there}/convergence"], {}, "convergence is no directory of comparisons"),
         (["--out", "{there}/absent/page.md"], {}, "page.md cannot be written (No such file or directory)"),
         (["--out", "{there}"], {}, "cannot be written"),
         ([], {"experiment": "decay"}, "is of the study decay, and convergence is one of convergence"),
