@@ -76,7 +76,7 @@ class Dots(Drawing):
             axes.axvline(float(self.rows.filled(figure.x_mark)), linestyle=DOTTED, **line)
         if figure.beneath:
             expected = self.quantities[figure.beneath]
-            for end in self.rows.of(expected)["value"]:
+            for end in self.rows.of(expected)["value"][-1:]:
                 axes.axvline(end, color="black", linewidth=0.7, zorder=1)
                 above: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 7}
                 axes.text(end, 1.01, self.rows.filled(expected.label), ha="center", color=MUTED, **above)

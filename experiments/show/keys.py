@@ -98,7 +98,7 @@ class Figure(Entry, kw_only=True):
     kind: str = "lines"
     """"lines" along an axis, "dots" with intervals, a row each, or ``module:function`` that draws it from ``Rows``"""
     beneath: str = ""
-    """a quantity that is drawn as thin lines with the same colours: what is expected; of dots as an upright line"""
+    """a quantity that is drawn as thin lines with the same colours: what is expected; of dots its last, upright"""
     note: str = ""
     """behind the name of the data, above the panels"""
     panel: str = ""

@@ -271,7 +271,7 @@ class Lines(Drawing):
 
     def _absent(self) -> str:
         """Which variants have failed before they left anything to draw."""
-        if self.figure.line != "variant":
+        if self.figure.line != "variant" or self.figure.only:
             return ""
         left = [f"{name} ({why})" for name, why in self.rows.failures.items() if name not in set(self.table["variant"])]
         return f"\nNot shown: {', '.join(left)}." if left else ""

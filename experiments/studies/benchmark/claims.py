@@ -92,9 +92,8 @@ def judged(roots: Sequence[Path]) -> list[Judged]:
     rows = [_tested(claim, tasks) for claim in frozen_claims()]
 
     def adjusted(some: list[Judged]) -> dict[Claim, float]:
-        return dict(
-            zip([each.claim for each in some], holm([1 if isnan(each.p) else each.p for each in some]), strict=True)
-        )
+        found = holm([1 if isnan(each.p) else each.p for each in some])
+        return {each.claim: p for each, p in zip(some, found, strict=True)}
 
     of_all, in_family = adjusted(rows), dict[Claim, float]()
     for family in {each.claim.family for each in rows}:
@@ -104,22 +103,19 @@ def judged(roots: Sequence[Path]) -> list[Judged]:
 
 def table(roots: Sequence[Path]) -> pd.DataFrame | None:
     """A row of strings for each claim of which something was run."""
-    rows = []
-    for each in judged(roots):
-        if not each.found.n:
-            continue
-        found, tested = each.found, not isnan(each.p)
-        rows.append(
-            {
-                "claim": str(each.claim),
-                "task": each.claim.where,
-                "seeds": str(found.n),
-                "difference": found.show("+.3f"),
-                "p": f"{each.in_family:.2g}" if tested else "",
-                "p of all": f"{each.of_all:.2g}" if tested else "",
-                "verdict": each.verdict,
-            }
-        )
+    rows = [
+        {
+            "claim": str(each.claim),
+            "task": each.claim.where,
+            "seeds": str(each.found.n),
+            "difference": each.found.show("+.3f"),
+            "p": "" if isnan(each.p) else f"{each.in_family:.2g}",
+            "p of all": "" if isnan(each.p) else f"{each.of_all:.2g}",
+            "verdict": each.verdict,
+        }
+        for each in judged(roots)
+        if each.found.n
+    ]
     made = pd.DataFrame(rows)
     made.attrs["others"] = len(frozen_claims()) - len(rows)
     return made if rows else None

@@ -12,10 +12,11 @@ from experiments.judge.statistics import run_states
 from experiments.records.csv_files import NotMeasured
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.show.rows import Rows
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.benchmark.measure import longer
 from experiments.studies.length.measure import AS_TRAINED, LOSSES, window_means
-from experiments.studies.tokens.budgets import MILLION, budgets
+from experiments.studies.tokens.budgets import MILLION, best_floors, budgets
 from experiments.train.costs import costs
 from experiments.train.models import Shape
 from experiments.variants import get_variant
@@ -92,10 +93,16 @@ def floor_by_position(root: Path) -> pd.DataFrame:
 
 
 def floor_behind(root: Path) -> pd.DataFrame:
-    """The best floor minus the mean of ``YARDSTICK``: column value."""
-    comparison = read_comparison(root)
-    minus = _floor(comparison) - reached(root, comparison).reindex(columns=[YARDSTICK]).mean()
-    return minus.rename("value").to_frame().dropna()
+    """After each budget the best floor minus the mean of ``YARDSTICK``: columns tokens, value."""
+    floors, tested = best_floors(root), tested_by_budget(root, read_comparison(root))
+    means = [tested[tokens].reindex(columns=[YARDSTICK]).mean().item() for tokens in floors["tokens"]]
+    return floors.assign(value=floors["value"] - means).dropna()
+
+
+def with_most_seeds(rows: Rows) -> list[str]:
+    """The variants that are finished in as many seeds as any."""
+    most = max(map(len, rows.finished.values()))
+    return [name for name, seeds in rows.finished.items() if len(seeds) == most]
 
 
 def by_size(roots: Sequence[Path]) -> pd.DataFrame:
@@ -112,7 +119,7 @@ def by_size(roots: Sequence[Path]) -> pd.DataFrame:
 def floor_by_size(roots: Sequence[Path]) -> pd.DataFrame:
     """The same of the best floors: columns parameters, value."""
     sizes = _sizes(roots)
-    return _joined(floor_behind(root).assign(parameters=each.variants[0].parameters) for root, each in sizes)
+    return _joined(floor_behind(root)[-1:].assign(parameters=each.variants[0].parameters) for root, each in sizes)
 
 
 def by_state(roots: Sequence[Path]) -> pd.DataFrame:
