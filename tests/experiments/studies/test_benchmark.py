@@ -334,15 +334,16 @@ def test_claims_of_longer_windows_and_of_pairs_are_of_those(language, recall):
 
 def test_the_figures_over_tasks(language, recall, tmp_path, monkeypatch):
     guess = {"name": "guessing", "metric": "accuracy", "value": 0.02, "split": "test", "steps": 100}
-    roots = [language(name) for name in ("language", "ladder-1.6m", "windows-256")]
+    made = {"budgets": "40", "fates": {(AFTER, 0): ("failed", "stopped")}}
+    roots = [language(name, **made) for name in ("language", "ladder-1.6m", "windows-256")]
     roots += [recall(name, floors=[guess]) for name in ("recall-2k", "recall-8k")]
     sizes = results.by_size(roots)
-    assert {*sizes["variant"]} == {FIXED, AFTER}
-    assert len(sizes) == 2 * 2 * 3
+    assert sizes.groupby("variant").size().to_dict() == {FIXED: 2 * 3, AFTER: 2 * 2}
     assert (results.floor_by_size(roots)["value"] < 0).all()
     assert [*results.by_state(roots)["value"]] == [0.5, 1.0] * 2
     assert results.guessing(roots)["value"].tolist() == [0.02, 0.02]
     monkeypatch.setattr(style, "save_figure", made_alone)
     figures = figures_over(STUDY, roots, tmp_path)
-    assert {each.stem for each in figures} == {"behind", "by-size", "positions", "by-state"}
+    assert {each.stem for each in figures} == {"behind", "trend", "by-size", "positions", "by-state"}
+    assert results.with_most_seeds(read_rows(roots[0], STUDY)) == ["softmax-rope", FIXED]
     assert STUDY.asked(read_comparison(roots[-1])) == V1.tasks["recall-8k"].asks
