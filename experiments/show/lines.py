@@ -214,7 +214,8 @@ class Lines(Drawing):
         for value, of_line in expected.assign(quantity="").groupby(line, sort=False) if len(expected) else ():
             mean = of_line.groupby(figure.x)["value"].mean()
             color = self.every_look.get(value, {}).get("color", "black")
-            axes.plot(mean.index, mean, linewidth=1, color=color, zorder=1)
+            named = rows.filled(self.quantities[figure.beneath].label) if line == "quantity" else ""
+            axes.plot(mean.index, mean, linewidth=1, color=color, zorder=1, label=named or None)
         if figure.zero:
             axes.axhline(0, zorder=1, **look)
         if figure.x_mark:
