@@ -211,10 +211,10 @@ class Lines(Drawing):
             axes.plot(mean.index, mean, label=label(figure.baseline), linestyle=DASHED, **look)
         expected = self._in_panel(self.expected, part)
         line = figure.line if figure.line in expected else "quantity"
-        for value, of_line in expected.assign(quantity="").groupby(line, sort=False) if len(expected) else ():
+        named = rows.filled(self.quantities[figure.beneath].label) if len(expected) and line == "quantity" else ""
+        for value, of_line in expected.assign(quantity=named).groupby(line, sort=False):
             mean = of_line.groupby(figure.x)["value"].mean()
             color = self.every_look.get(value, {}).get("color", "black")
-            named = rows.filled(self.quantities[figure.beneath].label) if line == "quantity" else ""
             axes.plot(mean.index, mean, linewidth=1, color=color, zorder=1, label=named or None)
         if figure.zero:
             axes.axhline(0, zorder=1, **look)

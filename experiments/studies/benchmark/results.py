@@ -102,7 +102,7 @@ def floor_behind(root: Path) -> pd.DataFrame:
 def with_most_seeds(rows: Rows) -> list[str]:
     """The variants that are finished in as many seeds as any."""
     most = max(map(len, rows.finished.values()))
-    return [name for name, seeds in rows.finished.items() if len(seeds) == most]
+    return [name for name in rows.variants if len(rows.finished[name]) == most]
 
 
 def by_size(roots: Sequence[Path]) -> pd.DataFrame:
@@ -118,8 +118,7 @@ def by_size(roots: Sequence[Path]) -> pd.DataFrame:
 
 def floor_by_size(roots: Sequence[Path]) -> pd.DataFrame:
     """The same of the best floors: columns parameters, value."""
-    sizes = _sizes(roots)
-    return _joined(floor_behind(root)[-1:].assign(parameters=each.variants[0].parameters) for root, each in sizes)
+    return _joined(floor_behind(at)[-1:].assign(parameters=each.variants[0].parameters) for at, each in _sizes(roots))
 
 
 def by_state(roots: Sequence[Path]) -> pd.DataFrame:
