@@ -18,6 +18,7 @@ SHOWN = (
     "results/README.md",
     "results/reference/*/report.md",
     "results/reference/*/figures/*.png",
+    "results/convergence/figures/*.png",
     "results/benchmark/*/benchmark.md",
     "results/benchmark/*/figures/*.png",
 )
