@@ -24,7 +24,7 @@ BESIDE_MEANS = ("seeds", "range", "band")
 """what is of all finished seeds at each place"""
 INTERVAL = "Mark: mean; bar: 95 % interval (Student's t)."
 NOTES = {
-    ("lines", "seeds"): "Thin: each seed. Thick: mean of the finished seeds.",
+    ("lines", "seeds"): "Thin: each seed. Thick: mean of those that finished.",
     ("lines", "range"): "Line: mean; band: least to largest of the seeds.",
     ("lines", "band"): "Line: mean; band: 95 % interval (Student's t).",
     ("lines", "interval"): INTERVAL,

@@ -249,8 +249,8 @@ class Lines(Drawing):
             axes.fill_between(found.index, found["low"], found["high"], color=color, alpha=0.2, lw=0)
         places = found.index
         if figure.spread in ("interval", "marks"):  # side by side, so that no interval covers another
-            steps = np.array([at[x].index(value) - (len(at[x]) - 1) / 2 for x in found.index])
-            places = self._aside(axes, found.index, steps)
+            steps = [(at[x].index(value) - (len(at[x]) - 1) / 2) / max(6, len(at[x])) for x in found.index]
+            places = self._aside(axes, found.index, 6 * np.array(steps))
             reach = [found["mean"] - found["low"], found["high"] - found["mean"]]
             axes.errorbar(places, found["mean"], yerr=reach, color=color, capsize=2.5, linewidth=1, linestyle="none")
         for _, run in rows[~rows["done"]].groupby("seed") if not rows["done"].all() else ():

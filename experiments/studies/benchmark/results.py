@@ -88,8 +88,7 @@ def by_position(root: Path) -> pd.DataFrame:
 
 def floor_by_position(root: Path) -> pd.DataFrame:
     """The best floor of the task, at the same places: columns offset, value."""
-    places = by_position(root)[["offset"]].drop_duplicates()
-    return places.assign(value=_floor(read_comparison(root))).dropna()
+    return by_position(root)[["offset"]].drop_duplicates().assign(value=_floor(read_comparison(root))).dropna()
 
 
 def floor_behind(root: Path) -> pd.DataFrame:
@@ -100,9 +99,10 @@ def floor_behind(root: Path) -> pd.DataFrame:
 
 
 def with_most_seeds(rows: Rows) -> list[str]:
-    """The variants that are finished in as many seeds as any."""
-    most = max(map(len, rows.finished.values()))
-    return [name for name in rows.variants if len(rows.finished[name]) == most]
+    """The variants that are finished in as many seeds of those of ``YARDSTICK`` as any other one."""
+    base = rows.finished.get(YARDSTICK, set())
+    shared = {name: len(rows.finished[name] & base) for name in rows.variants if name != YARDSTICK}
+    return [name for name, seeds in shared.items() if seeds == max(shared.values())]
 
 
 def by_size(roots: Sequence[Path]) -> pd.DataFrame:
