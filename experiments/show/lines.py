@@ -20,7 +20,7 @@ from experiments.show.words import amount
 
 THIN, THICK, MARKS = 0.6, 1.8, 7
 STEP = 0.015
-"""share of the axis between two intervals at one place"""
+"""share of the axis between two intervals at one place; more than six have the room of six"""
 CALLED = {"dim": "width", "num_features": "M ="}
 """columns whose name is not what a title says"""
 KEPT = ("variant", "seed", "quantity", "done")
