@@ -19,8 +19,8 @@ SHOWN = (
     "results/reference/*/report.md",
     "results/reference/*/figures/*.png",
     "results/convergence/figures/*.png",
-    "results/benchmark/*/benchmark.md",
-    "results/benchmark/*/figures/*.png",
+    "results/benchmark/**/*.md",
+    "results/benchmark/**/figures/*.png",
 )
 """reports are there once `report` has made them: a link to the folder of a comparison leads to its report"""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")

@@ -87,7 +87,7 @@ def report_of(tmp_path_factory):
     return report
 
 
-REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe)/[\w.-]+?)(?:/report\.md)?(?<!recipe\.md)\)")
+REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe|benchmark/v1)/[\w.-]+?)(?:/report\.md)?(?<!recipe\.md)\)")
 """the folder of a comparison, which a page links to"""
 
 

@@ -36,7 +36,7 @@ OF_EACH_KIND = ("denominator", "glue-mrpc", "mlm", "speed", "translation")
 
 def marks(name):
     """One of each kind is enough but for the whole suite, and one is quick."""
-    return [] if name == "copying" else [pytest.mark.slow, *([pytest.mark.full] if name not in OF_EACH_KIND else [])]
+    return [] if name == "mask" else [pytest.mark.slow, *([pytest.mark.full] if name not in OF_EACH_KIND else [])]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COMPARISONS])

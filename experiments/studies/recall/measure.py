@@ -1,4 +1,4 @@
-"""The quantities of the recall and the copying study that their claims are about: test accuracies."""
+"""The quantities of the recall study that its claims are about: test accuracies."""
 
 from pathlib import Path
 from typing import Literal
@@ -12,10 +12,8 @@ from experiments.train.objectives import NextToken
 METRIC = "test_accuracy"
 LEARNT = 0.95
 BEGUN = 0.35
-"""of recall: guessing among the four values that a sequence of the smallest task tells is right for 0.25 of the
+"""guessing among the four values that a sequence of the smallest task tells is right for 0.25 of the
 answers, and for 0.29 if earlier pairs are guessed, which are asked for sooner"""
-COPYING_BEGUN = 0.2
-"""of copying: guessing one of ten symbols is right for 0.1 of the answers"""
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -26,14 +24,9 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     return [f"--data {name} is a text, in which nothing is asked: no accuracy was measured; give --data recall-64"]
 
 
-def last_answers(variant: str) -> ReadSample:
-    """The last accuracy of a variant, by seed."""
-    return per_seed((variant,), lambda run: run.last(METRIC))
-
-
 def last_answers_judged_together(variant: str) -> ReadSample:
-    """The same, judged by the spread of all variants."""
-    return with_all_variants(last_answers(variant), METRIC, 1.0)
+    """The last accuracy of a variant, by seed, judged by the spread of all variants."""
+    return with_all_variants(per_seed((variant,), lambda run: run.last(METRIC)), METRIC, 1.0)
 
 
 def difference(variant: str, other: str, by: Literal["either", "other"]) -> ReadSample:
@@ -44,21 +37,8 @@ def difference(variant: str, other: str, by: Literal["either", "other"]) -> Read
     return with_all_variants(paired_answers(variant, other, METRIC, learnt, by), METRIC, 2**0.5)
 
 
-def copying_difference(variant: str, other: str, by: Literal["either", "other"]) -> ReadSample:
-    """The last accuracy, variant minus other, of copying by seed."""
-    return paired_answers(variant, other, METRIC, LEARNT if by == "other" else COPYING_BEGUN, by)
-
-
 def one_answer(comparison: Comparison) -> float:
     """The share that one answer has in an accuracy of recall on the test split."""
     row = CATALOG["data"].get(f"recall-{comparison.config['context']}")
-    return _share(comparison, row["arguments"]["pairs"] if row else 1)
-
-
-def one_symbol(comparison: Comparison) -> float:
-    """The smallest share that one symbol has in an accuracy of copying on the test split."""
-    return _share(comparison, comparison.config["context"] // 4)
-
-
-def _share(comparison: Comparison, answers: int) -> float:
+    answers = row["arguments"]["pairs"] if row else 1
     return 1 / (min(comparison.config["test_windows"], TEST_SEQUENCES) * answers)

@@ -1,4 +1,4 @@
-"""The accuracies on longer sequences that the study of state tracking measures, and what its claims compare."""
+"""The accuracies on longer sequences that the study of state tracking measures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +23,6 @@ from linear_rope.model import CausalLM
 FACTORS = (1, 2, 4)
 """of the training length: where the ranges of positions end"""
 SEQUENCES = 256
-TRACKS = 0.9
-"""of the products: what we call tracking"""
 
 ACCURACIES = Table("tracking", RUN | {"factor": whole(1, 2**10)}, {"accuracy": number(0, 1)})
 
@@ -69,9 +67,6 @@ def are_right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) 
         with autocast(config, device):
             found.append(model(part.to(device)).argmax(-1).cpu())
     return torch.cat(found) == targets
-
-
-accuracy = ACCURACIES.samples("seed")
 
 
 def tracked(root: Path) -> pd.DataFrame:

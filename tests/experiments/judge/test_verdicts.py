@@ -154,7 +154,6 @@ def test_the_resolution_is_the_least_standard_deviation():
     [
         ("convergence", "softmax-steps", {"steps": 5, "evaluate_every": 40}, 1),
         ("recall", "elu+1-order", {"context": 256, "test_windows": 10**6}, 1 / (3000 * 16)),
-        ("copying", "elu+1-order", {"context": 64, "test_windows": 8}, 1 / (8 * 16)),
         ("denominator", "relu-spikes", {"steps": 400, "log_every": 5}, 1 / 70),
     ],
 )

@@ -23,9 +23,9 @@ from .conftest import RESULTS, made_alone
 
 SHOWN = Path(__file__).with_name("shown.md")
 RECORDED = [
-    *("convergence", "copying", "decay", "denominator", "features", "forgetting", "glue-mrpc", "length", "mask"),
+    *("convergence", "decay", "denominator", "features", "forgetting", "glue-mrpc", "length", "mask"),
     *("length-forgetting", "long-documents", "mlm", "pairing", "positions", "recall", "speed"),
-    *("state-tracking-a5-16", "tokens", "translation"),
+    *("tokens", "translation"),
 ]
 COMPARISONS = [f"reference/{name}" for name in RECORDED] + ["recipe/recipe-adamw-0.9"]
 
