@@ -34,7 +34,7 @@ def collected(options, status=lambda words: 0):
 
     def run_study(options):
         ran.append(list(options.words))
-        if options.study in ("copying", "glue", "speed"):  # of all this would take long
+        if options.study in ("glue", "speed"):  # of all this would take long
             assert run_options_of(*options.words[1:]) == options, "its words are the command of the same run"
         return status(options.words)
 

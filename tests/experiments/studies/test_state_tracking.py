@@ -1,4 +1,4 @@
-"""The study of state tracking: accuracies by position, verdicts and the answer from made-up ones."""
+"""The study of state tracking: accuracies by position."""
 
 import pandas as pd
 import pytest
@@ -10,8 +10,6 @@ from experiments.studies import tables
 from experiments.studies.state_tracking import measure as tracking
 from experiments.train.chosen_objective import make_objective
 from tests.made_up import make_record
-
-BEST, WITHOUT = "elu+1-selective-after@decay=gate", "elu+1-rope-after@decay=gate"
 
 
 class Parity(torch.nn.Module):
