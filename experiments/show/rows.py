@@ -228,6 +228,8 @@ def summary(rows: pd.DataFrame, by: list[str], quantity: Quantity) -> pd.DataFra
     else:
         found = estimates(rows, by, "value")
     found[["low", "high"]] = found[["low", "high"]].clip(*quantity.limits)
+    # The mean of equal values may be rounded to one beyond them.
+    found["low"], found["high"] = np.minimum(found["low"], found["mean"]), np.maximum(found["high"], found["mean"])
     return rows[by].drop_duplicates().merge(found.rename_axis(by).reset_index(), on=by)
 
 

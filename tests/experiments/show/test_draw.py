@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Annotation, Text
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from experiments.show.draw import draw
 from experiments.show.keys import Figure, Pair, Quantity
-from experiments.show.rows import read_rows
+from experiments.show.rows import read_rows, summary
 from experiments.show.style import style, variant_style
 from experiments.studies.registry import STUDIES
 from tests.experiments.show.rows import picture_of
@@ -137,6 +138,8 @@ def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *run: 1e100)
     low, high = picture(read_rows(root, STUDIES["convergence"]), **CURVES).axes[0].get_ylim()
     assert low < 1e100 < high
+    (row,) = summary(pd.DataFrame({"variant": "a", "value": [0.1] * 3}), ["variant"], Quantity(spread="range")).itertuples()
+    assert row.low == 0.1 < row.mean <= row.high  # rounded; matplotlib refuses bars of negative length
 
 
 def test_a_band_is_an_interval_and_names_have_the_last_values(made_up):
