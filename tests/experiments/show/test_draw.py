@@ -138,8 +138,8 @@ def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *run: 1e100)
     low, high = picture(read_rows(root, STUDIES["convergence"]), **CURVES).axes[0].get_ylim()
     assert low < 1e100 < high
-    (row,) = summary(pd.DataFrame({"variant": "a", "value": [0.1] * 3}), ["variant"], Quantity(spread="range")).itertuples()
-    assert row.low == 0.1 < row.mean <= row.high  # rounded; matplotlib refuses bars of negative length
+    row = summary(pd.DataFrame({"a": 0, "value": [0.1] * 3}), ["a"], Quantity(spread="range")).iloc[0]
+    assert row["low"] == 0.1 < row["mean"] <= row["high"]  # rounded; matplotlib refuses bars of negative length
 
 
 def test_a_band_is_an_interval_and_names_have_the_last_values(made_up):
