@@ -199,10 +199,11 @@ def _range(ends: Sequence[int]) -> str:
 
 def _task(benchmark: Path, name: str, task: Task) -> dict[str, str]:
     """How many runs of a task of the benchmark are done; of rates beside the best there are two for each variant."""
-    planned = len(task.variants + task.more) * task.seeds * (2 if task.neighbours_of else 1)
+    variants = task.variants + task.more
+    planned = len(variants) * task.seeds * (2 if task.neighbours_of else 1)
     root = benchmark / name
     runs = read_comparison(root).runs if (root / "comparison.json").exists() else ()
-    done = sum(run_status(root, *run).state == "done" for run in runs)
+    done = sum(run_status(root, *run).state == "done" for run in runs if run[0] in variants)
     return {"name": name, "done": str(done), "planned": str(planned)}
 
 

@@ -66,9 +66,7 @@ def test_the_references_of_the_readme_are_there_and_that_of_convergence_has_thre
     comparison = read_comparison(REFERENCE / "convergence")
     assert len(comparison.seeds) >= 3
     there = {variant.name for variant in comparison.variants}
-    assert {*STUDIES["convergence"].variants} - there == {"elu+1-rope-after@decay=fixed"}, (
-        "it is a variant of forgetting there"
-    )
+    assert {*STUDIES["convergence"].variants} - there == {"elu+1-rope-after@decay=fixed"}, "in no record of its recipe"
     assert all(run_status(REFERENCE / "convergence", *run).state == "done" for run in comparison.runs)
 
 
