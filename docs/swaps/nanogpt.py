@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from linear_rope import FavorPlus, linear_attention
+from linear_rope import EluPlusOne, FixedDecay, linear_attention
 
 
 class CausalSelfAttention(nn.Module):
@@ -12,13 +12,14 @@ class CausalSelfAttention(nn.Module):
         self.n_head = n_head
         self.c_attn = nn.Linear(n_embd, 3 * n_embd)
         self.c_proj = nn.Linear(n_embd, n_embd)
-        self.feature_map = FavorPlus(n_embd // n_head, seed=0)
+        self.feature_map = EluPlusOne()
+        self.decay = FixedDecay(torch.log1p(-torch.exp2(-torch.linspace(1, 7, n_head))))  # as `recommended` has it
 
     def forward(self, x):
         B, T, C = x.size()
         q, k, v = (y.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for y in self.c_attn(x).split(C, dim=2))
         # y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = linear_attention(q, k, v, feature_map=self.feature_map, causal=True)
+        y = linear_attention(q, k, v, feature_map=self.feature_map, log_decay=self.decay(x), causal=True)
         return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import EluPlusOne, linear_attention
+from linear_rope import EluPlusOne, LinearRoPEAttention, linear_attention
 from tests.linear_rope.tensors import assert_near, random
 
 SWAPS = Path(__file__).parents[3] / "docs/swaps"
@@ -53,7 +53,10 @@ def test_nanogpt_s_block() -> None:
     block = example("nanogpt")["CausalSelfAttention"](32, 4)
     x = random(2, 40, 32).float()
     q, k, v = (y.view(2, 40, 4, 8).transpose(1, 2) for y in block.c_attn(x).chunk(3, dim=-1))
-    y = linear_attention(q, k, v, feature_map=block.feature_map, causal=True, implementation="reference")
+    log_decay = LinearRoPEAttention.recommended(32, 4).decay(x)
+    y = linear_attention(
+        q, k, v, feature_map=EluPlusOne(), log_decay=log_decay, causal=True, implementation="reference"
+    )
     assert_near(block(x), block.c_proj(y.transpose(1, 2).flatten(2)), ROUNDING)
 
 
