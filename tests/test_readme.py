@@ -16,7 +16,9 @@ PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 PAGES = {path: path.read_text(encoding="utf-8") for path in (PROJECT / "README.md", *PROJECT.glob("docs/**/*.md"))}
 FINDINGS = {
-    path: text for path, text in PAGES.items() if "findings" in path.parts or path.name in ("README.md", "speed.md")
+    path: text
+    for path, text in PAGES.items()
+    if "findings" in path.parts or path.name in ("README.md", "benchmark.md", "speed.md")
 }
 SPEED = PAGES[PROJECT / "docs/speed.md"]
 CLAIMS = list(csv.DictReader((PROJECT / "results/claims.csv").read_text(encoding="utf-8").splitlines()))
@@ -87,7 +89,7 @@ def report_of(tmp_path_factory):
     return report
 
 
-REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe|benchmark/v1)/[\w.-]+?)(?:/report\.md)?(?<!recipe\.md)\)")
+REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe|benchmark/v1)/[\w.-]+?(?<!\.md))(?:/report\.md)?\)")
 """the folder of a comparison, which a page links to"""
 
 

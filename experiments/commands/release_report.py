@@ -91,7 +91,10 @@ def report_data(results: Path, facts: dict[str, Any]) -> dict[str, Any]:
         "factorial": _factorial(sorted((results / "recipe").glob("recipe-*"))),
         "tasks": [_task(results / "benchmark" / NAME, *each) for each in benchmark.tasks.items()],
         "ordered": [each.task for each in benchmark.comparisons()],
-        "frozen": Counter(each.verdict for each in judged(comparisons_in(results / "benchmark" / NAME))),
+        "frozen": {
+            each.claim.key: {"measured": each.found.show("+.3f"), "seeds": str(each.found.n), "verdict": each.verdict}
+            for each in judged(comparisons_in(results / "benchmark" / NAME))
+        },
         "rule": read_toml(FOLDER / NAME / "claims.toml")["rule"],
         "verdicts": Counter(row["verdict"] for row in claims),
         "claims": {f"{row['comparison']}/{row['claim']}": row | {"measured": _measured(row)} for row in claims},

@@ -27,12 +27,6 @@ LANGUAGE = "benchmark/v1/language"
 CFF = {*"cff-version message title type license authors version commit date-released references".split()}
 """keys that a citation has here; all are of its format, version 1.2.0"""
 SAID = {
-    ("convergence", "favor+-order"): "not supported",
-    ("convergence", "elu+1-order"): "supported",
-    ("convergence-long", "favor+-order"): "not supported",
-    ("convergence-long", "elu+1-order"): "supported",
-    ("convergence-imdb", "favor+-order"): "not supported",
-    ("convergence-imdb", "elu+1-order"): "supported",
     ("tokens", "below-softmax-1"): "supported",
     ("recall-forgetting", "fixed-costs"): "supported",
 }
