@@ -13,7 +13,7 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(n_embd, 3 * n_embd)
         self.c_proj = nn.Linear(n_embd, n_embd)
         self.feature_map = EluPlusOne()
-        self.decay = FixedDecay(torch.log1p(-torch.exp2(-torch.linspace(1, 7, n_head))))  # as `recommended` has it
+        self.decay = FixedDecay(torch.log1p(-torch.exp2(-torch.linspace(1, 7, n_head))))  # as `recommended`
 
     def forward(self, x):
         B, T, C = x.size()
