@@ -250,8 +250,9 @@ def generate(
         top_p: draw from the fewest tokens, the likeliest first, whose probabilities reach this sum
         sample_seed: of the draws: another one draws another text
     """
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    drawn["seed"] = value_of("--sample-seed", Annotated[int, Meta(ge=0)], sample_seed)
     run = _trained(directory, variant, seed, "generate")
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": sample_seed}
     print(prompt + run.generate(prompt, tokens, device=device, **drawn))  # as it is: rich drops control characters
     return 0
 
@@ -449,6 +450,9 @@ def main(words: Sequence[str]) -> int:
         return EXIT_STOPPED + stop.signal_number
     except (CycloptsError, RunFailed, ValueError, OSError) as error:
         said = str(error.__cause__ if isinstance(error, CycloptsError) and error.__cause__ else error)
+        option = f"--{said.partition(' is ')[0].replace('_', '-')}"
+        if any(word.partition("=")[0] == option for word in words):
+            said = option + said[len(option) - 2 :]
         for word, after in pairwise(words):
             if f"{word} requires an argument" in said and after.startswith("-"):
                 said = f"{said.rstrip('.')}; a value that begins with - is given as {word}={after}"

@@ -34,6 +34,8 @@ def export(run: TrainedRun, to: str, out: Path | None, *, overwrite: bool) -> in
         raise ValueError(f"--variant is {run.variant}, whose attention is of {PEER}, not of this library; give another")
     root = run.comparison.directory
     target = root / "export" / f"{run.variant}-seed{run.seed}-{to}" if out is None else Path(os.path.abspath(out))
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"--out is {target}, a file; give a directory")
     if not overwrite and target.exists() and any(target.iterdir()):
         raise ValueError(f"{target} holds files already; give another --out, or --overwrite")
     model = run.model()

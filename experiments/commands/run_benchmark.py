@@ -214,7 +214,7 @@ class _Driver:
         self.console.print(stages)
         self.console.print(
             f"{many(number, 'run')} left, about {hours:.1f} hours of one core, by trial steps on this machine now; "
-            "of a search, one learning rate beyond the grid is counted. Nothing was trained or written.",
+            "of a search, one learning rate beyond the grid is counted",
             soft_wrap=True,
         )
 

@@ -82,7 +82,9 @@ def submit(options: RunOptions, out: Path) -> int:
             raise ValueError(f"{root} has runs of another variant than {name}; give --out another name")
     given = {"variant" if each == "variants" else each: value for each, value in options.given.items()}
     words = "benchmark", "submit", *as_words(given | {"seeds": options.seeds})
-    status = run_benchmark(replace(options, task=",".join(tasks), out=work, words=words))
+    options = replace(options, task=",".join(tasks), out=work, words=words)
+    run_benchmark(replace(options, dry_run=True))  # how long it will take
+    status = run_benchmark(options)
     if status == 0:
         write_submission(work, tasks, name, out)
         print(f"{out}: {name}, {len(tasks)} tasks of benchmark {NAME}")

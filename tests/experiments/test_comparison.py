@@ -205,7 +205,8 @@ def test_an_export_overwrites_nothing_unless_it_is_asked_to(made, capsys, tmp_pa
 def test_what_cannot_be_exported_is_one_line_and_wrong_use(made, capsys, monkeypatch, tmp_path):
     out = ["--to", "safetensors", "--out", str(tmp_path / "new")]
     for more, words in {
-        (*out, "--seed", "7"): "seed is 7; choose from 0, 1",
+        (*out, "--seed", "7"): "error: --seed is 7; choose from 0, 1",
+        ("--to", "safetensors", "--out", __file__): f"--out is {__file__}, a file; give a directory",
         (*out, "--variant", "elu+1-rope"): "did you mean",
         ("--to", "gguf"): "gguf",
     }.items():

@@ -12,7 +12,6 @@ from experiments.judge.statistics import run_states
 from experiments.records.csv_files import NotMeasured
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.show.rows import Rows
 from experiments.studies.benchmark.definition import read_benchmark
 from experiments.studies.benchmark.measure import longer
 from experiments.studies.length.measure import AS_TRAINED, LOSSES, window_means
@@ -96,13 +95,6 @@ def floor_behind(root: Path) -> pd.DataFrame:
     floors, tested = best_floors(root), tested_by_budget(root, read_comparison(root))
     means = [tested[tokens].reindex(columns=[YARDSTICK]).mean().item() for tokens in floors["tokens"]]
     return floors.assign(value=floors["value"] - means).dropna()
-
-
-def with_most_seeds(rows: Rows) -> list[str]:
-    """The variants that are finished in as many seeds of those of ``YARDSTICK`` as any other one."""
-    base = rows.finished.get(YARDSTICK, set())
-    shared = {name: len(rows.finished[name] & base) for name in rows.variants if name != YARDSTICK}
-    return [name for name, seeds in shared.items() if seeds == max(shared.values())]
 
 
 def by_size(roots: Sequence[Path]) -> pd.DataFrame:

@@ -45,6 +45,7 @@ WRONG_USES = [
     ("data --plugin no_such_module", "--plugin no_such_module cannot be imported"),
     ("generate . --prompt -x", "--prompt requires an argument; a value that begins with - is given as --prompt=-x"),
     ("generate . --variant x --prompt y --tokens 1.5", "--tokens is '1.5'; give a whole number"),
+    ("generate . --variant x --prompt y --sample-seed -1", "--sample-seed is -1; give a whole number, 0 or more"),
     ("train .", "config.json cannot be read"),
     ("watch absent", "comparison.json"),
     ("watch . --every 0", "--every is 0.0; give a number, more than 0, 3,600 or less"),
