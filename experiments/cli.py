@@ -251,7 +251,7 @@ def generate(
         sample_seed: of the draws: another one draws another text
     """
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    drawn["seed"] = value_of("--sample-seed", Annotated[int, Meta(ge=0)], sample_seed)
+    drawn["seed"] = value_of("--sample-seed", Annotated[int, Meta(ge=0, le=2**63 - 1)], sample_seed)
     run = _trained(directory, variant, seed, "generate")
     print(prompt + run.generate(prompt, tokens, device=device, **drawn))  # as it is: rich drops control characters
     return 0

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from linear_rope import EluPlusOne, FixedDecay, linear_attention
+from linear_rope import EluPlusOne, LinearRoPEAttention, linear_attention
 
 
 class CausalSelfAttention(nn.Module):
@@ -13,7 +13,7 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(n_embd, 3 * n_embd)
         self.c_proj = nn.Linear(n_embd, n_embd)
         self.feature_map = EluPlusOne()
-        self.decay = FixedDecay(torch.log1p(-torch.exp2(-torch.linspace(1, 7, n_head))))  # as `recommended`
+        self.decay = LinearRoPEAttention.recommended(n_embd, n_head).decay
 
     def forward(self, x):
         B, T, C = x.size()
