@@ -93,7 +93,7 @@ def assert_same_curve(one, other):
 def test_what_several_processes_cannot_share_is_refused(capsys, tmp_path, monkeypatch):
     command = ["run", "convergence", "--preset", "smoke", "--data", "synthetic", "--out", str(tmp_path / "out")]
     for options, said in (
-        ("--batch-size 4 --nproc 3", "batch_size is 4, which 3 processes cannot share evenly"),
+        ("--batch-size 4 --nproc 3", "--batch-size is 4, which 3 processes cannot share evenly"),
         ("--shard", "--shard is given, and --nproc is 1; give --nproc 2 or more"),
     ):
         assert main([*command, *options.split()]) == 2
