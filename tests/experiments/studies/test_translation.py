@@ -104,8 +104,8 @@ def test_what_cannot_be_translated_is_refused_in_one_line(made, capsys):
     for words, said in (
         (["--variant", "softmax-none"], "which"),
         (["--variant", GATED, "--beams", "0"], "beams is 0; give a whole number, 1 or more"),
-        (["--variant", GATED, "--length-penalty", "-1"], "length_penalty is -1.0; give 0 to 10"),
-        (["--variant", GATED, "--length-penalty", "1000"], "length_penalty is 1000.0; give 0 to 10"),
+        (["--variant", GATED, "--length-penalty", "-1"], "--length-penalty is -1.0; give 0 to 10"),
+        (["--variant", GATED, "--length-penalty", "1000"], "--length-penalty is 1000.0; give 0 to 10"),
         (["--variant", GATED, "--seed", "9"], "seed is 9; choose from 0"),
     ):
         assert main(["translate", str(out), "--text", "one", *words]) == 2
