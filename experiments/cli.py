@@ -450,6 +450,7 @@ def main(words: Sequence[str]) -> int:
         return EXIT_STOPPED + stop.signal_number
     except (CycloptsError, RunFailed, ValueError, OSError) as error:
         said = str(error.__cause__ if isinstance(error, CycloptsError) and error.__cause__ else error)
+        # The library names an argument as Python does.
         option = f"--{said.partition(' is ')[0].replace('_', '-')}"
         if any(word.partition("=")[0] == option for word in words):
             said = option + said[len(option) - 2 :]
