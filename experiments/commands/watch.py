@@ -6,13 +6,11 @@ So a run of another machine is shown as one of this.
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from statistics import fmean
 from string import ascii_letters
-from typing import Any
 
 import plotext
 from rich.console import Group, RenderableType
@@ -94,73 +92,47 @@ class Progress:
         return {name: {step: fmean(values[step]) for step in sorted(values)} for name, values in found.items()}
 
 
-class Follower:
-    """Reads comparisons again and again; of their files only those that have changed."""
+def look(directory: Path, now: float | None = None) -> list[Progress]:
+    """How far the comparison is, and those in its directory: trials of learning rates, or of several data sets.
 
-    def __init__(self, directory: Path) -> None:
-        """Raises ValueError if the directory holds no comparison."""
-        self._directory = directory
-        self._read: dict[Path, tuple[Any, Any]] = {}
-        if not self._roots() and read_comparison(directory):
-            raise ValueError(f"{directory} trains nothing, so there is nothing to watch; give a comparison that does")
-
-    def look(self, now: float | None = None) -> list[Progress]:
-        """How far everything is; trials that have ended are left out. Raises ValueError if a record is damaged."""
-        found = [self._progress(root, time.time() if now is None else now) for root in self._roots()]
-        return [each for each in found if each.root == self._directory or not each.has_ended] or found
-
-    def _roots(self) -> list[Path]:
-        """The directory, and those in it: trials of learning rates, or comparisons of several data sets."""
-        records = *self._directory.glob("comparison.json"), *sorted(self._directory.glob("*/comparison.json"))
-        return [path.parent for path in records if self._record(path.parent).variants]
-
-    def _record(self, root: Path) -> Any:
-        return self._once(root / "comparison.json", lambda: read_comparison(root))
-
-    def _progress(self, root: Path, now: float) -> Progress:
-        comparison = self._record(root)
-        runs = [self._run(root, comparison, Run(*run), now) for run in planned_runs(root, comparison)]
-        return Progress(root, comparison, runs)
-
-    def _run(self, root: Path, comparison: Comparison, run: Run, now: float) -> RunProgress:
-        directory, config = run_directory(root, *run), comparison.config
-        paths = directory / "status.json", directory / "metrics.jsonl"
-        try:
-            status = self._once(paths[0], lambda: run_status(root, *run))
-            rows: list[MetricsRow] = self._once(paths[1], lambda: run_rows(root, *run))
-        except ValueError as error:
-            return RunProgress(run, "damaged", str(error))
-        train, metric = [row for row in rows if row.split == "train"], comparison.objective.metric
-        each, steps, is_running = _seconds_per_step(train), int(config["steps"]), status.state == "running"
-        step = steps if status.state == "done" else train[-1].step if train else 0
-        quiet = now - max((stat[0] for stat in map(_stat, paths) if stat), default=now)
-        longest = max(FEW, LONGEST_INTERVALS * each * max(config["log_every"], config["evaluate_every"]))
-        return RunProgress(
-            run,
-            status.state,
-            status.reason,
-            step,
-            train[-1].metrics if train else {},
-            {row.step: row.metrics[metric] for row in rows if row.split == "validation" and metric in row.metrics},
-            each,
-            max(0.0, each * (steps - step) - quiet) if is_running else nan,
-            quiet if is_running and quiet > longest else 0.0,
-        )
-
-    def _once(self, path: Path, read: Callable[[], Any]) -> Any:
-        """What ``read`` gives of a file, read again only if the file was written since."""
-        stat = _stat(path)
-        if stat is None or self._read.get(path, (None, None))[0] != stat:
-            self._read[path] = stat, read()
-        return self._read[path][1]
+    Trials that have ended are left out. Raises ValueError if there is no comparison, or a record is damaged.
+    """
+    records = *directory.glob("comparison.json"), *sorted(directory.glob("*/comparison.json"))
+    comparisons = {path.parent: read_comparison(path.parent) for path in records}
+    trained = {root: comparison for root, comparison in comparisons.items() if comparison.variants}
+    if not trained and read_comparison(directory):
+        raise ValueError(f"{directory} trains nothing, so there is nothing to watch; give a comparison that does")
+    now = time.time() if now is None else now
+    found = [
+        Progress(root, comparison, [_run(root, comparison, Run(*run), now) for run in planned_runs(root, comparison)])
+        for root, comparison in trained.items()
+    ]
+    return [each for each in found if each.root == directory or not each.has_ended] or found
 
 
-def _stat(path: Path) -> tuple[float, int, int] | None:
+def _run(root: Path, comparison: Comparison, run: Run, now: float) -> RunProgress:
+    directory, config = run_directory(root, *run), comparison.config
     try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime, stat.st_size, stat.st_ino
+        status, rows = run_status(root, *run), run_rows(root, *run)
+    except ValueError as error:
+        return RunProgress(run, "damaged", str(error))
+    train, metric = [row for row in rows if row.split == "train"], comparison.objective.metric
+    each, steps, is_running = _seconds_per_step(train), int(config["steps"]), status.state == "running"
+    step = steps if status.state == "done" else train[-1].step if train else 0
+    written = [path.stat().st_mtime for name in ("status.json", "metrics.jsonl") for path in directory.glob(name)]
+    quiet = now - max(written, default=now)
+    longest = max(FEW, LONGEST_INTERVALS * each * max(config["log_every"], config["evaluate_every"]))
+    return RunProgress(
+        run,
+        status.state,
+        status.reason,
+        step,
+        train[-1].metrics if train else {},
+        {row.step: row.metrics[metric] for row in rows if row.split == "validation" and metric in row.metrics},
+        each,
+        max(0.0, each * (steps - step) - quiet) if is_running else nan,
+        quiet if is_running and quiet > longest else 0.0,
+    )
 
 
 def _seconds_per_step(train: list[MetricsRow]) -> float:
@@ -179,18 +151,18 @@ def watch(directory: Path, once: bool, every: float) -> int:
 
     Raises ValueError if there is no comparison.
     """
-    follower, console = Follower(directory), make_console()
+    console, found = make_console(), look(directory)
     if once or not console.is_terminal:
-        console.print(frame(follower.look(), console.width))
+        console.print(frame(found, console.width))
         return 0
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                found = follower.look()
                 live.update(frame(found, console.width, console.height), refresh=True)
                 if all(progress.has_ended for progress in found):
                     return 0
                 time.sleep(every)
+                found = look(directory)
     except Stopped as stop:
         return 128 + stop.signal_number
 

@@ -3,10 +3,10 @@
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from experiments.records.files import read_file, wrong_file
@@ -17,21 +17,6 @@ REMEDY = "remove it, or run the comparison again to measure it anew"
 
 class NotMeasured(LookupError):
     """A comparison has no such table."""
-
-
-class Column(NamedTuple):
-    """The type of a column's values, and the range of its numbers."""
-
-    kind: type
-    least: float = -1e100
-    most: float = 1e100
-
-
-TEXT = Column(str)
-whole = partial(Column, int)
-"""(least, most) -> a column of whole numbers in this range"""
-number = partial(Column, float)
-"""the same of finite numbers"""
 
 
 def find_table(path: Path) -> Path | None:
@@ -45,13 +30,13 @@ def read_table(path: Path) -> pd.DataFrame:
     return _read(path, (), ())
 
 
-def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -> pd.DataFrame:
+def read_csv(path: Path, columns: Mapping[str, type], *, key: Sequence[str]) -> pd.DataFrame:
     """The named columns of a table that has one row or more, no two of them alike in all columns of ``key``.
 
     ``path`` is its CSV file, and may be packed.
 
-    Raises NotMeasured if there is none, and ValueError that names the file, and the column, if it is not so, or a value
-    not of its type and range.
+    Raises NotMeasured if there is none, and ValueError that names the file if it is not so, or has a value not of its
+    column's type or a number that is not finite.
     """
     there = find_table(path)
     if there is None:
@@ -59,19 +44,19 @@ def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -
     return _read(there, tuple(columns.items()), tuple(key)).copy()
 
 
-def _read(path: Path, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
+def _read(path: Path, columns: tuple[tuple[str, type], ...], key: tuple[str, ...]) -> pd.DataFrame:
     content, is_packed = read_file(path, REMEDY), path.suffix == ".parquet"
     if is_packed:
         pyarrow()  # where it is not installed, the file is not to blame
     try:
         return _parsed(content, is_packed, columns, key)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise wrong_file(str(path), str(error), REMEDY) from None
 
 
 @lru_cache(maxsize=4)  # of a study's claims most read the same table
 def _parsed(
-    content: bytes, is_packed: bool, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]
+    content: bytes, is_packed: bool, columns: tuple[tuple[str, type], ...], key: tuple[str, ...]
 ) -> pd.DataFrame:
     table = read_texts(content) if is_packed else _texts(content)
     if not columns:
@@ -82,17 +67,9 @@ def _parsed(
         raise ValueError(f"has no column {', '.join(lacking)}")
     if table.empty:
         raise ValueError("has no rows")
-    table = table[names].copy()
-    for name, (kind, least, most) in columns:
-        if kind is str:
-            continue
-        numbers = table[name].map(_as_number)
-        wrong = ~numbers.between(least, most) | ((numbers % 1 != 0) & (kind is int))
-        if wrong.any():
-            row = int(wrong.to_numpy().argmax())
-            came = f"{table[name].iloc[row][:60]!r}, expected a number from {least:g} to {most:g}"
-            raise ValueError(f"row {row + 1}, column {name} is {came}")
-        table[name] = numbers.astype(kind)
+    table = table[names].astype(dict(columns))
+    if not np.isfinite(table.select_dtypes("number")).all(axis=None):
+        raise ValueError("has a number that is not finite")
     if table.duplicated(list(key)).any():
         raise ValueError(f"has two rows of the same {', '.join(key)}")
     return table
@@ -104,10 +81,3 @@ def _texts(content: bytes) -> pd.DataFrame:
             return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, index_col=False)
     except (ValueError, Warning) as error:  # pandas' own errors are ValueErrors
         raise ValueError(f"is no CSV ({error})") from None
-
-
-def _as_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from experiments.config import Config
-from experiments.records.csv_files import TEXT, whole
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
 from experiments.studies.tables import RUN, Table
@@ -24,8 +23,8 @@ END = 160
 
 ANSWERS = Table(
     "answers",
-    RUN | {"number": whole(0, 10**9)},
-    {"tokens": whole(0, 2**40), "text": TEXT, "label": TEXT, "said": TEXT},
+    RUN | {"number": int},
+    {"tokens": int, "text": str, "label": str, "said": str},
 )
 
 

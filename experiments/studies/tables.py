@@ -1,6 +1,6 @@
 """The CSV files that the studies leave, and the samples that their claims take from them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ import pandas as pd
 from experiments.console import counted
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, by_seed
-from experiments.records.csv_files import TEXT, Column, NotMeasured, read_csv, whole
+from experiments.records.csv_files import NotMeasured, read_csv
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.train.models import Shape
 from experiments.train.trained_models import finished_runs, trained_models
 
-RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
+RUN = {"variant": str, "seed": int}
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Table:
     """
 
     name: str
-    key: dict[str, Column]
+    key: Mapping[str, type]
     """columns, in which no two rows are alike"""
-    values: dict[str, Column]
+    values: Mapping[str, type]
     """the other columns"""
 
     @property
@@ -40,7 +40,7 @@ class Table:
 
     def read(self, root: Path) -> pd.DataFrame:
         """Raises NotMeasured if there is none, and ValueError if it is not as it should be."""
-        return read_csv(root / f"{self.name}.csv", self.key | self.values, key=list(self.key))
+        return read_csv(root / f"{self.name}.csv", {**self.key, **self.values}, key=list(self.key))
 
     def write(self, root: Path, *parts: pd.DataFrame, float_format: str = "%.9g") -> None:
         """Write all parts as one, if there are any."""

@@ -10,7 +10,6 @@ from torch import Tensor
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Sequences
 from experiments.data.generated import AssociativeRecall, split_generator
-from experiments.records.csv_files import number, whole
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
@@ -25,7 +24,7 @@ WINDOWS = 32
 SEQUENCES, TOKENS = 512, 2**18
 """of each length: so many sequences, or so many tokens where these are fewer"""
 
-LONGER = Table("longer", RUN | {"pairs": whole(0, 2**10), "factor": whole(1, 2**10)}, {"accuracy": number(0, 1)})
+LONGER = Table("longer", RUN | {"pairs": int, "factor": int}, {"accuracy": float})
 """``pairs``: of recall, in each sequence; 0 elsewhere"""
 
 

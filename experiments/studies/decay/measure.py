@@ -12,7 +12,6 @@ from torch import Tensor
 
 from experiments.config import Config
 from experiments.judge.statistics import estimates
-from experiments.records.csv_files import number, whole
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table, whole_means
@@ -49,17 +48,15 @@ SPANS, SPAN_CONTEXTS = 8, 16
 """stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
 
-_DISTANCE, _DRAW = {"distance": whole(0, 2**20)}, {"draw": whole(0, 10**6)}
-BOUND = Table("bound", _DISTANCE, {"bound": number()})
-BOUND_BY_WIDTH = Table("bound_widths", {"width": whole(2, 4096)}, {"near": number(0), "far": number(0)})
-_INTERVAL = dict.fromkeys(("mean", "low", "high"), number())
-MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, _INTERVAL)
-KEPT_MASK = Table("mask_draws", _DISTANCE | _DRAW, {"expected": number(), "ratio": number()})
-SCORES = Table("scores", _DRAW | _DISTANCE, {"equal": number(), "gaussian": number(), "over_bound": number(0)})
-ATTENTION = Table("attention", RUN | {"layer": whole(0, 255)} | _DISTANCE, {"signed": number(), "absolute": number(0)})
-POSITION_LOSS = Table(
-    "position_loss", RUN | {"first": whole(0, 2**30)}, {"last": whole(0, 2**30), "bits_per_byte": number(0)}
-)
+_DISTANCE, _DRAW = {"distance": int}, {"draw": int}
+BOUND = Table("bound", _DISTANCE, {"bound": float})
+BOUND_BY_WIDTH = Table("bound_widths", {"width": int}, {"near": float, "far": float})
+_INTERVAL = dict.fromkeys(("mean", "low", "high"), float)
+MASK = Table("mask", {"num_features": int} | _DISTANCE, _INTERVAL)
+KEPT_MASK = Table("mask_draws", _DISTANCE | _DRAW, {"expected": float, "ratio": float})
+SCORES = Table("scores", _DRAW | _DISTANCE, {"equal": float, "gaussian": float, "over_bound": float})
+ATTENTION = Table("attention", RUN | {"layer": int} | _DISTANCE, {"signed": float, "absolute": float})
+POSITION_LOSS = Table("position_loss", RUN | {"first": int}, {"last": int, "bits_per_byte": float})
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:

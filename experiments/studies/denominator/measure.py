@@ -14,7 +14,6 @@ from experiments.judge.curves import NotRecorded, RunRecord
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, per_seed
 from experiments.judge.statistics import estimate, run_states
-from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.show.rows import Rows
 from experiments.studies.tables import Table
@@ -41,9 +40,9 @@ ONE_ROW, ONE_WEIGHT = 1 / INITIAL_LENGTH, 1 / INITIAL_LENGTH**2
 
 INITIAL = Table(
     "initial",
-    {"feature_map": TEXT, "sees": TEXT, "draw": whole(0, 10**6)},
-    {"negative_weights": number(0), "smallest_row_sum": number(), "largest_row_sum": number()}
-    | {"rotated_denominators_not_above_zero": whole(0, INITIAL_LENGTH)},
+    {"feature_map": str, "sees": str, "draw": int},
+    {"negative_weights": float, "smallest_row_sum": float, "largest_row_sum": float}
+    | {"rotated_denominators_not_above_zero": int},
 )
 
 

@@ -15,7 +15,6 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from experiments.presets import size_of
-from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.studies.tables import RUN, Table, whole_means
@@ -45,18 +44,16 @@ LARGEST_LOGARITHM = 300.0
 MARGIN = 0.02
 """of a decimal logarithm: 5 per cent"""
 
-_MADE = {"estimator": TEXT, "directions": TEXT, "num_features": whole(2, 2**16)}
+_MADE = {"estimator": str, "directions": str, "num_features": int}
 RANDOM = Table(
     "random",
-    {"part": TEXT, "length": whole(1, 2**20), "head_dim": whole(1, 2**16), "scale": number(0)}
-    | _MADE
-    | {"draw": whole(0, MOST_DRAWS)},
-    dict.fromkeys(("kernel_error", "expected_kernel_error", "attention_error", "output_error"), number(0)),
+    {"part": str, "length": int, "head_dim": int, "scale": float} | _MADE | {"draw": int},
+    dict.fromkeys(("kernel_error", "expected_kernel_error", "attention_error", "output_error"), float),
 )
 TRAINED = Table(
     "trained",
-    RUN | {"layer": whole(0, 2**14)} | _MADE,
-    {"log10_kernel_error": number(), "log10_attention_error": number(), "input_scale": number(0)},
+    RUN | {"layer": int} | _MADE,
+    {"log10_kernel_error": float, "log10_attention_error": float, "input_scale": float},
 )
 
 

@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 
 from experiments.config import Config
-from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.train.objectives import NextByte, NextToken, evenly_spaced
@@ -38,8 +37,8 @@ BREAKS = 0.1
 
 LOSSES = Table(
     "length",
-    RUN | {"method": TEXT, "length": whole(1, 2**30), "first": whole(0, 2**30)},
-    {"last": whole(0, 2**30), "bits_per_byte": number(0)},
+    RUN | {"method": str, "length": int, "first": int},
+    {"last": int, "bits_per_byte": float},
 )
 
 

@@ -11,7 +11,6 @@ import torch
 from experiments.config import Config
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Sample, paired, per_seed
-from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.train.evaluate import evaluate
@@ -22,7 +21,7 @@ NEW_DRAWS = 5
 FIRST_NEW_DRAW = 10**6
 """above the number of any draw that training made"""
 WINDOWS = 100
-REDRAWN = Table("redrawn", RUN | {"draw": whole(0, 10**6)}, {"bits_per_byte": number(0)})
+REDRAWN = Table("redrawn", RUN | {"draw": int}, {"bits_per_byte": float})
 """draw 0 is the model's own"""
 
 

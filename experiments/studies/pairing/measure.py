@@ -31,7 +31,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, Directions
 from experiments.studies.tables import Table
@@ -55,9 +54,8 @@ SHOWN_FEATURES = 64
 SHOWN_SCALE = 0.5
 VARIANCE = Table(
     "variance",
-    {"map": TEXT, "directions": TEXT, "num_features": whole(2, 2**16), "scale": number(0)}
-    | {"distance": whole(0, 2**20), "draw": whole(0, 10**6)},
-    {"squared_error": number(0), "expected": number(0)},
+    {"map": str, "directions": str, "num_features": int, "scale": float} | {"distance": int, "draw": int},
+    {"squared_error": float, "expected": float},
 )
 
 

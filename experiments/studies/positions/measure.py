@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.config import Config
-from experiments.records.csv_files import TEXT, NotMeasured, number, whole
+from experiments.records.csv_files import NotMeasured
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.length.measure import AS_TRAINED, by_length, measure_lengths
@@ -28,7 +28,7 @@ ROUNDS = 15
 SECONDS = 0.1
 """that a sample takes at least"""
 
-COST = Table("cost", {"variant": TEXT, "round": whole(0, 2**30)}, {"seconds": number(0)})
+COST = Table("cost", {"variant": str, "round": int}, {"seconds": float})
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from experiments.config import Config
 from experiments.data.generated import StateTracking, split_generator
-from experiments.records.csv_files import number, whole
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.studies.length.measure import ends_with_its_context
@@ -24,7 +23,7 @@ FACTORS = (1, 2, 4)
 """of the training length: where the ranges of positions end"""
 SEQUENCES = 256
 
-ACCURACIES = Table("tracking", RUN | {"factor": whole(1, 2**10)}, {"accuracy": number(0, 1)})
+ACCURACIES = Table("tracking", RUN | {"factor": int}, {"accuracy": float})
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:

@@ -11,7 +11,6 @@ from torch import nn
 from experiments.config import Config
 from experiments.judge.runs import Runs
 from experiments.judge.samples import ReadSample, Undefined, by_seed
-from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
 from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.show.rows import Rows
@@ -35,16 +34,14 @@ SCORES = Table(
     "bleu",
     RUN,
     {
-        "bleu": number(0, 100),
-        "pairs": whole(1, 10**9),
-        "checkpoints": whole(1, 1000),
-        "weights": TEXT,
-        "signature": TEXT,
+        "bleu": float,
+        "pairs": int,
+        "checkpoints": int,
+        "weights": str,
+        "signature": str,
     },
 )
-TRANSLATIONS = Table(
-    "translations", RUN | {"number": whole(0, 10**9)}, {"source": TEXT, "reference": TEXT, "translation": TEXT}
-)
+TRANSLATIONS = Table("translations", RUN | {"number": int}, {"source": str, "reference": str, "translation": str})
 
 
 def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:

@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from experiments.cli import main
-from experiments.commands.watch import Follower, frame
-from experiments.records.record import run_rows
+from experiments.commands.watch import frame, look
 
 PROJECT = Path(__file__).parents[3]
 NOW = 1_000_000.0
@@ -51,12 +50,12 @@ def root(make_comparison, tmp_path):
 def shown(root, width, height=None, now=NOW, **options):
     console = Console(width=width, **options)
     with console.capture() as capture:
-        console.print(frame(Follower(root).look(now), width, height))
+        console.print(frame(look(root, now), width, height))
     return capture.get()
 
 
 def test_the_table_has_every_run_with_what_it_does(root):
-    (progress,) = Follower(root).look(NOW)
+    (progress,) = look(root, NOW)
     run = progress.runs[0]
     assert (run.step, run.seconds_per_step, run.seconds_left) == (60, 0.5, 40 * 0.5 - 5), "since it was last started"
     lines = shown(root, 80).splitlines()
@@ -81,21 +80,6 @@ def test_nothing_is_wider_than_the_terminal_and_numbers_are_whole(root, width):
 def test_a_low_terminal_shows_the_runs_that_matter_most(root):
     text = shown(root, 80, height=20)
     assert [state in text for state in ("s left", "silent", "no room", "queued", "and 4 more")] == [True] * 5
-
-
-def test_only_what_was_written_is_read_again(root, monkeypatch):
-    follower = Follower(root)
-    before = follower.look(NOW)
-    put_rows(root, "softmax-none", 0, [(20, 10.0), (80, 40.0)])
-    read = []
-    monkeypatch.setattr(
-        "experiments.commands.watch.run_rows",
-        lambda *run: read.append(run[1:]) or run_rows(*run),
-    )
-    after = follower.look(NOW)
-    assert read == [("softmax-none", 0)]
-    assert (before[0].runs[0].step, after[0].runs[0].step) == (60, 80)
-    assert repr(before[0].runs[1:]) == repr(after[0].runs[1:])  # NaN does not equal itself
 
 
 def test_what_trains_nothing_is_passed_over(make_comparison, tmp_path, capsys):

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.records.csv_files import TEXT, number, read_csv, read_table, whole
+from experiments.records.csv_files import read_csv, read_table
 from experiments.records.parquet import read_texts, texts_as_parquet
 
-COLUMNS = {"name": TEXT, "count": whole(0, 100), "value": number(-10)}
+COLUMNS = {"name": str, "count": int, "value": float}
 NAMES = ["NA", "nan", "", "1", "null", "a,b", 'a"b', "a\nb", "'x", "=1", "1.50"]
 
 
@@ -18,15 +18,15 @@ NAMES = ["NA", "nan", "", "1", "null", "a,b", 'a"b', "a\nb", "'x", "=1", "1.50"]
         (b"name,count,value\n", "has no rows"),
         (b"name,count,value\na,1,2\na,2,2\na,1,3\n", "has two rows of the same name, count"),
         (b"name,count,value\na,1,2,3\n", "is no CSV"),
-        (b"name,count,value\na,1,2\nb,1,\n", "row 2, column value is '', expected a number from -10 to 1e+100"),
-        (b"name,count,value\na,1,nan\n", "row 1, column value is 'nan'"),
-        (b"name,count,value\na,1,-11\n", "row 1, column value is '-11'"),
-        (b"name,count,value\na,1.5,1\n", "row 1, column count is '1.5', expected a number from 0 to 100"),
-        (b"name,count,value\na," + b"9" * 5000 + b",1\n", "row 1, column count is '999"),
+        (b"name,count,value\na,1,2\nb,1,\n", "could not convert string to float"),
+        (b"name,count,value\na,1,nan\n", "has a number that is not finite"),
+        (b"name,count,value\na,1.5,1\n", "column 'count'"),
+        (b"name,count,value\na," + b"9" * 5000 + b",1\n", "column 'count'"),
+        (b"name,count,value\na," + b"9" * 50 + b",1\n", "too large"),
         (b"name\xff\x00", "is no CSV"),
     ],
 )
-def test_a_table_that_is_wrong_is_named_with_row_and_column(tmp_path, content, message):
+def test_a_table_that_is_wrong_is_named(tmp_path, content, message):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"t\.csv") as error:
         read_csv(tmp_path / "t.csv", COLUMNS, key=["name", "count"])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from experiments.cli import main
 from experiments.commands import run_training
-from experiments.commands.watch import Follower
+from experiments.commands.watch import look
 from experiments.comparison import load
 from experiments.judge.statistics import summarise
 from experiments.presets import get_preset
@@ -364,7 +364,7 @@ def test_trials_that_the_search_did_not_ask_for_are_not_waited_for(tuned, tmp_pa
     root = tmp_path / "packed" if packed else tuned
     if packed:
         assert main(["pack", str(tuned), "--out", str(root)]) == 0
-    (trials_alone,) = Follower(root / "tuning").look()
+    (trials_alone,) = look(root / "tuning")
     assert (trials_alone.counts, trials_alone.has_ended) == ({"done": 6, "failed": 1}, True)
     assert main(["watch", str(root / "tuning"), "--once"]) == 0
     assert "queued" not in capsys.readouterr().out
