@@ -206,19 +206,8 @@ def doctor(*, data_dir: DataDir = None, plugin: Plugins = ()) -> int:
 
 
 @app.command
-def data(
-    *, data_dir: DataDir = None, floors: Path | None = None, data_file: Path | None = None, plugin: Plugins = ()
-) -> int:
-    """Say of every data set where it is, what it is, its licence, and how to get it.
-
-    Args:
-        floors: directory of a comparison; only its floors are computed, anew from its data, and printed
-        data_file: with --floors: the file of your own that it was trained on
-    """
-    if floors is not None:
-        from experiments.commands.floors import print_floors
-
-        return print_floors(floors, data_dir, data_file)
+def data(*, data_dir: DataDir = None, plugin: Plugins = ()) -> int:
+    """Say of every data set where it is, what it is, its licence, and how to get it."""
     from experiments.commands.catalogue import list_data
 
     return list_data(data_dir)

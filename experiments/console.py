@@ -103,25 +103,14 @@ def available_cores() -> int:
 
 
 def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
-    """How many cores' time the control groups (version 1 or 2) of this process may take; infinite without a limit."""
-    limits = [math.inf]
-    for line in own.read_text().splitlines() if own.exists() else []:
-        _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            top = groups / "cpu" if controllers else groups
-            group = top / path.lstrip("/")  # in a container it may not be there, but the top one is
-            limits += [_quota_of(each) for each in (group, *group.parents) if each.is_relative_to(top)]
+    """How many cores' time the control groups (version 2) of this process may take; infinite without a limit."""
+    limits, path = [math.inf], own.read_text().rpartition("0::/")[2].strip() if own.exists() else ""
+    group = groups / path  # in a container it may not be there, but the top one is
+    for each in (group, *group.parents):
+        if each.is_relative_to(groups) and (each / "cpu.max").exists():
+            quota, period = (each / "cpu.max").read_text().split()
+            limits.append(math.inf if quota == "max" else int(quota) / int(period))
     return min(limits)
-
-
-def _quota_of(group: Path) -> float:
-    if (group / "cpu.max").exists():
-        quota, period = (group / "cpu.max").read_text().split()
-    elif (group / "cpu.cfs_quota_us").exists():
-        quota, period = ((group / name).read_text().strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-    else:
-        return math.inf
-    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def duration(seconds: float) -> str:

@@ -150,6 +150,8 @@ def run_options(
     if "config" in values:
         from_file = _from_file(values["config"])
         named = from_file.pop("study", None)
+        if not isinstance(named, str | None):
+            raise ValueError(f"--config {values['config']}: study is {named!r}; give the name of one")
         study = study or named
         values = _checked(from_file, f"--config {values['config']}: ") | values
     if study is None:

@@ -255,6 +255,8 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
 
 def check_tokens(tokens: Tensor, name: str, key_padding_mask: Tensor | None) -> None:
     """Raises ValueError unless ``tokens`` is a (B, N) int64 tensor, N at least 1, and the mask fits it."""
+    if not isinstance(tokens, Tensor):
+        raise ValueError(f"{name} is of type {type(tokens).__name__}; give a tensor (batch, length) of torch.int64")
     if tokens.dim() != 2 or tokens.dtype != torch.int64 or tokens.shape[1] == 0:
         raise ValueError(
             f"{name} has shape {tuple(tokens.shape)} and dtype {tokens.dtype}; give (batch, length) of torch.int64, "

@@ -1,6 +1,7 @@
 """Checks of arguments that several parts share. A ValueError names the argument, what came, and what would do."""
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,11 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
 
 
-def check_at_least_one(**settings: int) -> None:
+def check_at_least_one(**settings: object) -> None:
     """Raises ValueError for a setting below 1, or no whole number."""
     for name, value in settings.items():
-        if isinstance(value, float) or value < 1:
-            raise ValueError(f"{name} is {value}; give 1 or more{', a whole number' * isinstance(value, float)}")
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} is {value!r}; give a whole number, 1 or more")
 
 
 def check_base(name: str, base: float) -> None:

@@ -135,6 +135,8 @@ class CausalLM(_OneSequence):
     ) -> tuple[Tensor, LanguageModelState]:
         """(B, N, dim), before the last norm, and the state after these tokens."""
         check_tokens(tokens, "tokens", key_padding_mask)
+        if not isinstance(state, LanguageModelState | None):
+            raise ValueError(f"state is a {type(state).__name__}; give a LanguageModelState of this model, or None")
         positions, position = following(tokens, key_padding_mask, state)
         if positions is None:
             positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
@@ -179,12 +181,12 @@ class CausalLM(_OneSequence):
         """
         check_tokens(prompt, "prompt", None)
         check_sampling(temperature, top_k, top_p)
-        if length < 0:
-            raise ValueError(f"length is {length}; give 0 or more")
+        if not isinstance(length, int) or length < 0:
+            raise ValueError(f"length is {length}; give a whole number, 0 or more")
         if seed is not None:
             if generator is not None:
                 raise ValueError(f"seed is {seed} and a generator came too; give one of them")
-            if not 0 <= seed < 2**64:
+            if not isinstance(seed, int) or not 0 <= seed < 2**64:
                 raise ValueError(f"seed is {seed}; give 0 to 2**64 - 1")
             generator = torch.Generator(prompt.device).manual_seed(seed)
         check_table(self.config, f"length is {length} after a prompt of", prompt.shape[1], length - 1)
@@ -243,11 +245,7 @@ class EncoderDecoder(Stack):
         self.stack(config, (Block(config, *attentions) for attentions in zip(own, reading, strict=True)))
 
     def forward(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_padding_mask: Tensor | None = None,
-        at: Tensor | None = None,
+        self, source: Tensor, target: Tensor, source_padding_mask: Tensor | None = None, at: Tensor | None = None
     ) -> Tensor:
         """Scores of the next target token.
 
@@ -293,6 +291,8 @@ class EncoderDecoder(Stack):
             ValueError: tokens that do not fit the state, or more than a learned position table has.
         """
         check_tokens(tokens, "tokens", None)
+        if not isinstance(state, DecoderState):
+            raise ValueError(f"state is a {type(state).__name__}; give the DecoderState of start or the step before")
         if len(tokens) % state.sources:
             raise ValueError(f"tokens are {len(tokens)} sequences for {state.sources} sources; give a multiple of that")
         last = state.length + tokens.shape[1]

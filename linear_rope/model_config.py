@@ -140,9 +140,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio")
-        check_at_least_one(**{name: getattr(self, name) for name in sizes})
-        if self.mlp_width is not None and self.mlp_width < 1:
-            raise ValueError(f"mlp_width is {self.mlp_width}; give 1 or more, or None")
+        check_at_least_one(
+            **{name: getattr(self, name) for name in sizes}, mlp_width=1 if self.mlp_width is None else self.mlp_width
+        )
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         ATTENTIONS[self.attention], FEATURE_MAPS[self.feature_map]  # or they raise ValueError
@@ -168,7 +168,7 @@ class ModelConfig:
         return replace(self, **settings, pattern=tuple(replace(each, **own) for each in self.pattern))
 
     def _check_pattern(self) -> None:
-        if not all(isinstance(each, AttentionSettings) for each in self.pattern):
+        if not isinstance(self.pattern, tuple) or not all(isinstance(each, AttentionSettings) for each in self.pattern):
             raise ValueError(f"pattern is {self.pattern!r}; give a tuple of AttentionSettings")
         # Each is checked as a model of its own.
         positions = {each.position for each in map(self.of_layer, range(len(self.pattern)))}

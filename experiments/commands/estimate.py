@@ -27,8 +27,8 @@ from experiments.train.objectives import Objective
 from experiments.train.optimizers import make_optimizer
 from experiments.train.schedule import fall_begins
 from experiments.train.steps import Steps
-from experiments.train.tuning import MOST_BEYOND, fewest_trials
-from experiments.variants import Variant, without_rate
+from experiments.train.tuning import MOST_BEYOND, trials_left
+from experiments.variants import Variant, get_variant, without_rate
 from linear_rope import kernels
 
 
@@ -53,22 +53,21 @@ def _kernel(device: torch.device) -> str:
 def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: Objective, place: Place) -> None:
     print_head(console, comparison, objective.corpus, place)
     console.print("measuring a training step of each variant (one layer or pattern, few sequences)")
-    seconds_of = estimated_seconds(plan.variants, plan.config, objective, place.device)
-    rates = comparison.learning_rates
+    variants = [get_variant(described.name) for described in comparison.variants]
+    seconds_of = estimated_seconds(variants, plan.config, objective, place.device)
+    trials = trials_left(plan.root, comparison)
     has_tables = any(described.position_parameters for described in comparison.variants)
     heads = "runs", "parameters", *["position table"] * has_tables, STATE, FLOPS, "tokens a run", "time a run"
     if not console.is_terminal:  # a pipe or file has no edge, and names are whole there
-        console.width = 120 + max(len(variant.name) for variant in plan.variants)
+        console.width = 120 + max(len(variant.name) for variant in variants)
     table = Table(Column("variant", overflow="fold"), *(head.replace(" ", "\n", 1) for head in heads))
-    total, runs, trials, tokens, done = 0.0, 0, 0, 0, 0
-    for variant, described in zip(plan.variants, comparison.variants, strict=True):
-        own, seconds = plan.configs[variant.name], seconds_of[variant.name]
-        count = sum(not is_finished(plan.root, variant.name, seed, own.steps) for seed in comparison.seeds)
-        done += len(comparison.seeds) - count
-        if rates and "learning_rate" not in variant.settings and count:
-            tried = fewest_trials(len(rates), comparison.rate_seeds)
-            # The trials at the best rate are the variant's runs with their seeds.
-            trials, count = trials + tried, count + tried - comparison.rate_seeds
+    total, runs, tokens, done = 0.0, 0, 0, 0
+    for variant, described in zip(variants, comparison.variants, strict=True):
+        own, seconds = variant.config(plan.config), seconds_of[variant.name]
+        ended = sum(is_finished(plan.root, variant.name, seed, own.steps) for seed in comparison.seeds)
+        count, done = len(comparison.seeds) - ended, done + ended
+        if variant.name in trials:  # those at the best rate are the variant's runs with their seeds
+            count = max(0, count - max(1, comparison.rate_seeds)) + trials[variant.name]
         read, costs = own.steps * own.tokens_per_step, costs_in_words(described.state, described.flops)
         total, runs, tokens = total + count * seconds, runs + count, tokens + count * read
         tables = [f"{described.position_parameters:,}"] * has_tables
@@ -77,11 +76,12 @@ def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: 
     console.print(table)
     if trials:
         console.print(
-            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}), or more: where the "
+            f"{sum(trials.values())} of the runs are trials of learning rates "
+            f"({', '.join(map(str, comparison.learning_rates))}), or more: where the "
             f"best stands at an edge of the grid, up to {MOST_BEYOND} beyond it are tried too",
             soft_wrap=True,
         )
-    begun = f"{done} runs are done already; left: " if done else ""
+    begun = f"{many(done, 'run')} done already; left: " if done else ""
     at_once = max(1, min(place.workers or 1, runs))
     console.print(
         f"{begun}{many(runs, 'run')}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "

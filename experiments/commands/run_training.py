@@ -63,7 +63,7 @@ def run_training(plan: Plan) -> int:
         if place.device.type == "cuda":
             models.resolve_device("cuda")  # whose step is to be measured
         check_free(root)
-        print_plan(console, comparison, plan, objective, place)
+        print_plan(console, merged, plan, objective, place)
         return 0
     store.make_directory(root)
     trainer = _Trainer(plan, console, objective, place, reusable)

@@ -9,8 +9,8 @@ from experiments.judge.significance import p_values
 from experiments.judge.statistics import SMALLEST_SAMPLE, Estimate, estimate, with_interval
 from experiments.judge.verdicts import ALPHA
 
-SHARES = ("accuracy", "f1", "matthews", "spearman")
-"""metrics from 0 to 1, or from -1 to 1"""
+SHARES = {"accuracy": 0, "f1": 0, "matthews": -1, "spearman": -1}
+"""metrics that are at most 1, and the least that they can be"""
 LOSS_MARGIN, SHARE_MARGIN = 0.02, 0.05
 """differences that matter where nothing else is said: of a loss (bits per byte), and of a share (5 points)"""
 

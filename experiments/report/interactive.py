@@ -85,9 +85,11 @@ def _curve(rows: Rows, curves: pd.DataFrame, variant: VariantRecord, smoothing: 
         "high": found["high"].clip(*limits).fillna(found["mean"]),
     }
     timed = rows.curves[(rows.curves["variant"] == variant.name) & (rows.curves["split"] == "train")]
-    seconds = timed[timed["metric"] == "seconds"].groupby("step")["value"].mean()
+    clocks = timed[timed["metric"] == "seconds"].pivot_table(index="step", columns="seed", values="value").dropna()
+    # A run that was stopped counts from 0 again where it goes on.
+    seconds = clocks.diff().where(lambda passed: passed >= 0, clocks).cumsum().mean(axis=1)
     if len(seconds):
-        columns["seconds"] = np.interp(found.index, [0, *seconds.index], np.maximum.accumulate([0, *seconds]))
+        columns["seconds"] = np.interp(found.index, [0, *seconds.index], [0, *seconds])
     return {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
 
 

@@ -38,14 +38,14 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     metrics: Any = summary.set_index(["variant", "metric"])
     objective, names = comparison.objective, {variant.name for variant in comparison.variants}
     baselines = {comparison.baseline_of(variant) for variant in comparison.variants}
-    is_share = objective.metric in SHARES  # these cannot leave 0 to 1, and so their intervals do not
+    least = SHARES.get(objective.metric)  # intervals do not leave what the metric can be
     floors, rows = comparison.floors_of(objective.metric), list[dict[str, str]]()
     for variant in comparison.variants:
         name, baseline = variant.name, comparison.baseline_of(variant)
         test: Any = metrics.loc[name, f"test_{objective.metric}"]
         if baseline in names - {name}:
             minus = metrics.loc[name, f"test_{objective.metric}_minus_baseline"]
-            difference = _with_interval(minus, "+.4f", (-1, 1) if is_share else ANY)
+            difference = _with_interval(minus, "+.4f", ANY if least is None else (least - 1, 1 - least))
         elif name in baselines:
             difference = "baseline"
         else:
@@ -57,7 +57,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             {
                 "variant": "\n".join([name, *(f"[{mark}]" for mark in _marks(variant))]),
                 "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
-                f"test {objective.quantity}": _with_interval(test, ".3f", (0, 1) if is_share else ANY),
+                f"test {objective.quantity}": _with_interval(test, ".3f", ANY if least is None else (least, 1)),
                 "minus baseline": difference,
                 **({"steps to baseline's final validation loss": reached} if objective.better == "lower" else {}),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",

@@ -10,7 +10,7 @@ from experiments.run.ray import Ray
 from experiments.run.slurm import Slurm
 
 LAUNCHERS: Registry[Callable[..., Launcher]] = Registry(
-    "launcher", "linear_rope.launchers", {"local": Local, "ray": Ray, "slurm": Slurm}
+    "launcher", "linear_rope.launchers", {"local": Local, "ray": Ray, "slurm": Slurm}, argument=True
 )
 
 

@@ -155,7 +155,7 @@ class Trackio(_Service):
 
 
 TRACKERS: Registry[Callable[[TrackedRun], Tracker]] = Registry(
-    "tracker", "linear_rope.trackers", {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
+    "tracker", "linear_rope.trackers", {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}, argument=True
 )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
 from linear_rope.attention.settings import Shared, takes_shared
-from linear_rope.checks import check_choice, check_weights_are_known
+from linear_rope.checks import check_choice
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
 from linear_rope.ops.decay import with_resets
@@ -123,17 +123,10 @@ class LinearRoPEAttention(RoPEAttention):
         super().__init__(dim, heads, causal, of_heads, rope, ("after", "before", "none"), **shared)
         check_choice("denominator", denominator, get_args(Denominator))
         self.denominator: Denominator = denominator
-        if isinstance(feature_map, FeatureMap):
-            if num_features is not None or redraw_every is not None:
-                raise ValueError(
-                    "num_features and redraw_every belong to the feature map; set them on the FeatureMap that is given"
-                )
-            self._check_map(feature_map)
-            self.feature_map = feature_map
-        else:
-            self.feature_map = make_feature_map(
-                feature_map, self.head_dim, num_features=num_features, redraw_every=redraw_every, seed=seed
-            )
+        self.feature_map = make_feature_map(
+            feature_map, self.head_dim, num_features=num_features, redraw_every=redraw_every, seed=seed
+        )
+        self._check_map(self.feature_map)
         features = self.feature_map.count(self.head_dim)
         if rope == "after" and features % 2:
             name = "head_dim" if features == self.head_dim and num_features is None else "num_features"
@@ -164,7 +157,6 @@ class LinearRoPEAttention(RoPEAttention):
                 f"feature_map was made for head_dim {feature_map.head_dim}, but the heads have {self.head_dim}; "
                 f"make it with head_dim={self.head_dim}"
             )
-        check_weights_are_known(feature_map)
         weights = (*feature_map.parameters(), *feature_map.buffers())
         if self.kv_heads < self.heads and any(each.shape[-3:-2] == (self.heads,) for each in weights):
             raise ValueError(

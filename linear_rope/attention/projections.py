@@ -58,8 +58,7 @@ class Projections(nn.Module):
         check_choice("causal", causal, (True, False))
         self._shared = settings
         head_dim, kv_heads, bias = (settings[name] for name in ("head_dim", "kv_heads", "bias"))
-        if dim < 1 or heads < 1:
-            raise ValueError(f"dim is {dim} and heads is {heads}; give 1 or more of each")
+        check_at_least_one(dim=dim, heads=heads)
         if head_dim is None and dim % heads:
             raise ValueError(f"dim {dim} is not divisible by heads {heads}; change one of them, or give head_dim")
         self.dim, self.heads, self.causal, self.rope = dim, heads, causal, rope

@@ -65,17 +65,14 @@ class FavorPlus(FeatureMap):
         seed: int = 0,
         eps: float = 1e-6,
     ) -> None:
-        check_at_least_one(head_dim=head_dim)
+        check_at_least_one(head_dim=head_dim, redraw_every=1 if redraw_every is None else redraw_every)
         num_features = default_num_features(head_dim) if num_features is None else num_features
-        if num_features < 1:
-            raise ValueError(f"num_features is {num_features}; give 1 or more (even for RoPE after the map)")
+        check_at_least_one(num_features=num_features)
         if hyperbolic and paired:
             raise ValueError("hyperbolic and paired are both True; give one of them")
         if (hyperbolic or paired) and num_features % 2:
             kind = "hyperbolic" if hyperbolic else "paired"
             raise ValueError(f"num_features is {num_features}; {kind} features come in pairs, give an even number")
-        if redraw_every is not None and redraw_every < 1:
-            raise ValueError(f"redraw_every is {redraw_every}; give 1 or more steps, or None to draw once")
         super().__init__(head_dim, num_features)
         self.hyperbolic = hyperbolic
         self.paired = paired

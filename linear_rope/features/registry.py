@@ -40,15 +40,27 @@ RANDOM_MAPS = tuple(name for name, make in _BUILT_IN.items() if "seed" in signat
 
 
 def make_feature_map(
-    name: str, head_dim: int, *, num_features: int | None = None, redraw_every: int | None = None, seed: int = 0
+    name: str | FeatureMap,
+    head_dim: int,
+    *,
+    num_features: int | None = None,
+    redraw_every: int | None = None,
+    seed: int = 0,
 ) -> FeatureMap:
-    """The feature map of a name, of ``FEATURE_MAPS`` or of an installed package's entry points.
+    """The feature map of a name, of ``FEATURE_MAPS`` or of an installed package's entry points; or the one given.
 
     Raises:
         ValueError: an unknown name, ``num_features`` or ``redraw_every`` for a map that does not take it (a map without
             random features is not told of the seed), an entry point that makes something else, or a map with weights in
             a plain list.
     """
+    if isinstance(name, FeatureMap):
+        if num_features is not None or redraw_every is not None:
+            raise ValueError(
+                "num_features and redraw_every belong to the feature map; set them on the FeatureMap that is given"
+            )
+        check_weights_are_known(name)
+        return name
     make = FEATURE_MAPS[name]
     settings = {"num_features": num_features, "redraw_every": redraw_every, "seed": seed}
     known = taken(make, settings)

@@ -32,7 +32,7 @@ def _tensors(state: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def save(model: CausalLM, directory: Path) -> list[Path]:
+def save(model: CausalLM, directory: Path | str) -> list[Path]:
     """Write ``model.onnx``, ``prefill.onnx`` and ``step.onnx`` into a directory that exists.
 
     Batch and length are free, as is the length of a cache of keys and values. ``model.onnx`` maps ``tokens`` (B, N)
@@ -65,7 +65,7 @@ def save(model: CausalLM, directory: Path) -> list[Path]:
         ]
         paths = []
         for name, module, inputs, given, outputs, shapes in calls:
-            paths.append(directory / f"{name}.onnx")
+            paths.append(Path(directory) / f"{name}.onnx")
             torch.onnx.export(
                 module, inputs, paths[-1], input_names=given, output_names=outputs, dynamic_shapes=shapes, dynamo=True,
                 external_data=False, verbose=False,

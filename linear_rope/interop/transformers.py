@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.checks import check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
 from linear_rope.interop.roformer import RoFormerEncoder
@@ -63,19 +62,18 @@ def register(
 
     Raises:
         ImportError: transformers is not installed, or is older than its interface of attention masks.
-        ValueError: an unknown feature map, or one with weights.
+        ValueError: an unknown feature map, one with weights, or ``num_features`` of one that is given.
     """
-    if isinstance(feature_map, str):
-        # An error now rather than in a model.
-        example = make_feature_map(feature_map, 4, num_features=num_features)
-        if feature_map not in RANDOM_MAPS and example.state_dict():
-            raise ValueError(
-                f"feature_map is {feature_map!r}, which has weights, and no model would know them; give the model to "
-                f"linear_rope.interop.transformers.convert(model, {feature_map!r})"
-            )
-        _register(name, _drawn(feature_map, num_features, seed))
-    else:
+    example = make_feature_map(feature_map, 4, num_features=num_features)  # an error now rather than in a model
+    if isinstance(feature_map, FeatureMap):
         _register(name, lambda module, q: feature_map)
+        return
+    if feature_map not in RANDOM_MAPS and example.state_dict():
+        raise ValueError(
+            f"feature_map is {feature_map!r}, which has weights, and no model would know them; give the model to "
+            f"linear_rope.interop.transformers.convert(model, {feature_map!r})"
+        )
+    _register(name, _drawn(feature_map, num_features, seed))
 
 
 @torch.inference_mode(False)
@@ -110,13 +108,10 @@ def convert(
         )
     made = []
     for number, module in enumerate(attentions):
-        if isinstance(feature_map, FeatureMap):
-            check_weights_are_known(feature_map)
-            new = copy.deepcopy(feature_map)
-        else:
-            layer = getattr(module, "layer_idx", None)
-            layer_seed = 1000 * seed + (number if layer is None else layer)
-            new = make_feature_map(feature_map, _head_width(module), num_features=num_features, seed=layer_seed)
+        layer = getattr(module, "layer_idx", None)
+        layer_seed = 1000 * seed + (number if layer is None else layer)
+        width = 0 if isinstance(feature_map, FeatureMap) else _head_width(module)
+        new = copy.deepcopy(make_feature_map(feature_map, width, num_features=num_features, seed=layer_seed))
         made.append(new.to(next(x for x in module.parameters() if x.is_floating_point())))
     _register(CONVERTED, _own)
     for module, new in zip(attentions, made, strict=True):

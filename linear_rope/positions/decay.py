@@ -40,10 +40,12 @@ class FixedDecay(Decay):
         log_kept: (H,), or (H, P), ln a of each head, or pair, at most 0.
 
     Raises:
-        ValueError: one above 0, or NaN.
+        ValueError: one above 0, NaN, or another shape.
     """
 
     def __init__(self, log_kept: Tensor) -> None:
+        if not isinstance(log_kept, Tensor) or log_kept.dim() not in (1, 2):
+            raise ValueError(f"log_kept is {log_kept!r}; give a tensor (heads,) or (heads, pairs)")
         super().__init__(*log_kept.shape)
         # No buffer: what the settings say is neither stored with the weights nor rounded or left undefined with them.
         self.log_kept: list[Any] = log_kept.tolist()

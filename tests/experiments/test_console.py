@@ -28,12 +28,6 @@ def test_tabs_markup_and_escapes_in_names_are_shown_and_not_acted_on(show, capsy
         ("0::/\n", {"cpu.max": "150000 100000"}, 1.5),
         ("0::/a/b\n", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"}, 2),
         ("0::/of/the/host\n", {"cpu.max": "300000 100000"}, 3),
-        (
-            "3:memory:/a\n2:cpu,cpuacct:/a\n",
-            {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"},
-            0.5,
-        ),
-        ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
         ("", {}, math.inf),
     ],
 )

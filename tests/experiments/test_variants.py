@@ -305,3 +305,8 @@ def test_the_variants_of_every_study_fit_its_presets(name):
     study = STUDIES[name]
     for preset in ("smoke", "cpu", "gpu") if study.variants else ():
         check_variants_differ(parse_variants(",".join(study.variants)), get_preset(preset, study).config)
+
+
+def test_a_record_with_settings_of_another_version_is_refused():
+    with pytest.raises(ValueError, match="the record has of_tomorrow, which this version does not know"):
+        Config.of({"of_tomorrow": 1, "steps": 4})

@@ -215,7 +215,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
 
     for options, said in (
         ({"longest": 41}, "longest is 41, but the learned position table ends at 40"),
-        ({"longest": 0}, "longest is 0; give 1 or more"),
+        ({"longest": 0}, "longest is 0; give a whole number, 1 or more"),
         ({"longest": 5, "beams": 0}, "beams is 0"),
         ({"longest": 5, "beams": 26}, "beams is 26; give half the vocabulary of 50 or less"),
     ):

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
 from linear_rope.checks import check_base, check_choice, check_fraction, check_padding_mask
@@ -128,13 +129,14 @@ def _given_rotation(angles: Tensor, call: Call, width: int) -> Tensor:
         raise ValueError(f"angles is {came}; give radians of shape ({batch}, {heads}, {length}, {width // 2})")
     if not angles.is_floating_point():
         raise ValueError(f"angles has dtype {angles.dtype}; give floating-point radians")
-    return cosine_and_sine(angles).to(call.dtype)
+    return cosine_and_sine(angles.to(torch.promote_types(angles.dtype, call.dtype))).to(call.dtype)
 
 
 def check_arguments(
     q: Tensor, k: Tensor, v: Tensor, feature_map: FeatureMap, causal: bool, key_padding_mask: Tensor | None
 ) -> None:
     """Raises ValueError unless these fit each other, as :func:`linear_rope.linear_attention` says."""
+    check_choice("causal", causal, (True, False))
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is of type {type(x).__name__}; give a tensor (batch, heads, length, width)")

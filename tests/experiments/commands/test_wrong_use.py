@@ -20,6 +20,7 @@ FILES = {
     "bool.toml": "steps = true",
     "one.toml": "dry_run = 1",
     "cut.toml": "steps =",
+    "list.toml": "study = ['decay']",
 }
 
 
@@ -42,6 +43,7 @@ WRONG_USES = [
     ("report .", "comparison.json"),
     ("list junk", "Unused Tokens: ['junk']"),
     ("data --data-dir absent", "--data-dir: absent is not a directory"),
+    ("run --config list.toml", "--config list.toml: study is ['decay']; give the name of one"),
     ("data --plugin no_such_module", "--plugin no_such_module cannot be imported"),
     ("generate . --prompt -x", "--prompt requires an argument; a value that begins with - is given as --prompt=-x"),
     ("generate . --variant x --prompt y --tokens 1.5", "--tokens is '1.5'; give a whole number"),
@@ -73,7 +75,8 @@ WRONG_RUNS = [
     ("--variants=", "--variants is empty"),
     ("--variants elu+1-none,elu+1-none", "--variants: elu+1-none is named twice; name each variant once"),
     (f"--variants {'a' * 100_000}", "choose from softmax-none"),
-    ("--launcher lokal", "did you mean 'local'?"),
+    ("--launcher lokal", "--launcher is 'lokal'; did you mean 'local'?"),
+    ("--tracker wandbb", "--tracker is 'wandbb'; did you mean 'wandb'?"),
     ("--config absent.toml", "absent.toml cannot be read"),
     ("--config stepz.toml", "--config stepz.toml: there is no option 'stepz'; did you mean 'steps'?"),
     ("--config bool.toml", "--config bool.toml: steps is True; give a whole number"),

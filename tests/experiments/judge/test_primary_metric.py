@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from experiments.judge.curves import read_curves
 from experiments.judge.runs import Runs
@@ -61,6 +62,16 @@ def test_validation_is_of_the_weights_that_are_tested(root, tested, step):
     mine = curves[(curves["variant"] == "softmax-rope") & (curves["split"] == "validation")]
     expected = mine[(mine["metric"] == "accuracy") & (mine["step"] == step)]["value"].mean()
     assert rows.loc[("softmax-rope", "validation_accuracy"), "mean"] == pytest.approx(expected)
+
+
+def test_an_interval_of_a_correlation_goes_below_zero(root):
+    comparison = read_comparison(root)
+    summary = summarise(root, comparison, read_curves(root, comparison))
+    summary["metric"] = summary["metric"].str.replace("accuracy", "spearman")
+    summary.loc[summary["metric"] == "test_spearman", ["mean", "low", "high"]] = -0.02, -0.06, 0.02
+    comparison.objective = replace(comparison.objective, metric="spearman")
+    cells = main_table(summary, comparison)[f"test {comparison.objective.quantity}"]
+    assert cells[0].split() == ["-0.020", "[-0.060,", "0.020]"]
 
 
 def test_tables_and_figures_show_it_with_its_unit_and_direction(root):

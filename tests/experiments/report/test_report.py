@@ -15,8 +15,10 @@ from experiments.cli import main
 from experiments.judge.curves import read_curves
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison
+from experiments.report.interactive import interactive
 from experiments.report.render import template
 from experiments.report.report import result_table, write_report
+from experiments.show.rows import read_rows
 from experiments.studies.registry import STUDIES
 from experiments.study import Study
 
@@ -119,6 +121,18 @@ def test_a_report_has_the_tables_of_the_contract_and_holds_all_it_shows(reported
     anchors = {value for name, value in page.attributes if name == "id"}
     assert {source[1:] for source in sources if source.startswith("#")} <= anchors
     assert len((reported / "report.html").read_bytes()) < 4e6
+
+
+def test_a_run_that_was_stopped_has_the_time_of_all_its_parts(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "made-up", "elu+1-none", 2)
+    for seed, clock in ((0, [1.0, 2.0, 1.0, 2.5]), (1, [1.0, 2.0, 3.0, 4.5])):
+        timed = [
+            {"step": 25 * n - 1, "tokens": n, "split": "train", "seconds": s} for n, s in enumerate(clock, start=1)
+        ]
+        with (root / "elu+1-none" / f"seed{seed}" / "metrics.jsonl").open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in timed)
+    curves = json.loads(interactive(read_rows(root, STUDIES["convergence"]))["data"])["validation"]["curves"]
+    assert curves["elu+1-none"]["seconds"][-1] == pytest.approx(4.5)
 
 
 FAILED = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}

@@ -106,7 +106,7 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--launcher one-by-on", "there is no launcher 'one-by-on'; did you mean 'one-by-one'? choose from local"),
+        ("--launcher one-by-on", "--launcher is 'one-by-on'; did you mean 'one-by-one'? choose from 'local'"),
         ("--launcher elsewhere --device cpu --resources gpu=1", "--device is cpu"),
         ("--launcher elsewhere --device cuda --resources gpu=0", "--device is cuda"),
         ("--resources cpu=2", "leave it out with --launcher local"),

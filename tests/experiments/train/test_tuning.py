@@ -351,6 +351,8 @@ def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_
     record = read_comparison(tuned / "tuning")
     assert [variant.settings["learning_rate"] for variant in record.variants] == [0.01, 0.1, 1.0, 1e29]
     assert record.seeds == [0, 1]
+    assert tuned_run(tuned, "--dry-run", "--seeds=3") == 0
+    assert "2 runs done already; left: 1 run, 1,024 tokens" in capsys.readouterr().out
     for rates, now in (("0.001,0.002", r"\[0.001, 0.002\]"), (None, r"\[\]")):  # another grid is refused
         before = (tuned / "comparison.json").read_bytes()
         assert tuned_run(tuned, rates=rates) == 2

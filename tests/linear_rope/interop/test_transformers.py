@@ -259,6 +259,7 @@ def test_a_converted_model_has_maps_of_its_dtype_with_the_draws_of_a_registered_
 
 REFUSED = [
     (lambda: register("elu+2"), ["feature_map", "elu+2"]),
+    (lambda: register(FavorPlus(8, 16), num_features=64), ["num_features", "belong to the feature map"]),
     (lambda: register("hedgehog"), ["feature_map", "hedgehog", "convert"]),
     (lambda: convert(nn.Linear(2, 2)), ["model", "Linear"]),
     (lambda: unconverted()(text()), ["LlamaAttention", "convert"]),

@@ -487,6 +487,8 @@ def test_given_angles_are_those_of_positions(name: str, rope: str, causal: bool)
             return attended(q, k, v, angles=given, **options)
 
         assert_near(outputs_and_gradients(qkv, turned, **options), expected)
+    low = angles.bfloat16()  # whose cosines are not rounded
+    assert_identical(attended(*qkv, angles=low, **options), attended(*qkv, angles=low.double(), **options))
 
 
 @pytest.mark.parametrize("decay", [False, True], ids=["no decay", "decay"])
