@@ -13,11 +13,11 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
 
 
-def check_at_least_one(**settings: object) -> None:
-    """Raises ValueError for a setting below 1, or no whole number."""
+def check_at_least(least: int, **settings: object) -> None:
+    """Raises ValueError for a setting below ``least``, or no whole number."""
     for name, value in settings.items():
-        if not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name} is {value!r}; give a whole number, 1 or more")
+        if not isinstance(value, (Integral, torch.SymInt)) or value < least:
+            raise ValueError(f"{name} is {value!r}; give a whole number, {least} or more")
 
 
 def check_base(name: str, base: float) -> None:

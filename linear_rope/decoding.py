@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.states import mapped
 
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -142,7 +142,7 @@ def beam_search(
     Raises:
         ValueError: no beams, no tokens, more beams than half the vocabulary, or a length penalty beyond 0 to 10.
     """
-    check_at_least_one(beams=beams, longest=longest)
+    check_at_least(1, beams=beams, longest=longest)
     if not 0 <= length_penalty <= LARGEST_PENALTY:
         raise ValueError(f"length_penalty is {length_penalty}; give 0 to {LARGEST_PENALTY}")
     found = torch.full((sources, longest), end, device=device)

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.blocks import initialise
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.model import Encoder, places
 from linear_rope.model_config import ModelConfig
 
@@ -43,7 +43,7 @@ class Classifier(nn.Module):
 
     def __init__(self, config: ModelConfig, outputs: int) -> None:
         super().__init__()
-        check_at_least_one(outputs=outputs)
+        check_at_least(1, outputs=outputs)
         self.encoder = Encoder(config)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(config.dim, outputs)

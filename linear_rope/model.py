@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linear_rope.attention.projected import following
 from linear_rope.blocks import Block, Embedding, MakeAttention, Stack, attention_of_layer, check_tokens
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.decoding import beam_search, check_sampling, reordered, sample
 from linear_rope.model_config import ACROSS, ADDITIONS, ModelConfig
 from linear_rope.positions.registry import has_table
@@ -126,7 +126,7 @@ class CausalLM(_OneSequence):
         Raises:
             ValueError: as :meth:`forward`, ``last`` below 1, or attentions that cannot go on token by token.
         """
-        check_at_least_one(last=1 if last is None else last)
+        check_at_least(1, last=1 if last is None else last)
         x, state = self._read_on(tokens, key_padding_mask, state)
         return self.embedding.logits(self.norm(x if last is None else x[:, -last:])), state
 
@@ -181,14 +181,14 @@ class CausalLM(_OneSequence):
         """
         check_tokens(prompt, "prompt", None)
         check_sampling(temperature, top_k, top_p)
-        if not isinstance(length, int) or length < 0:
-            raise ValueError(f"length is {length}; give a whole number, 0 or more")
+        check_at_least(0, length=length)
         if seed is not None:
             if generator is not None:
                 raise ValueError(f"seed is {seed} and a generator came too; give one of them")
-            if not isinstance(seed, int) or not 0 <= seed < 2**64:
+            check_at_least(0, seed=seed)
+            if seed >= 2**64:
                 raise ValueError(f"seed is {seed}; give 0 to 2**64 - 1")
-            generator = torch.Generator(prompt.device).manual_seed(seed)
+            generator = torch.Generator(prompt.device).manual_seed(int(seed))
         check_table(self.config, f"length is {length} after a prompt of", prompt.shape[1], length - 1)
         state: LanguageModelState | None = None
         tokens, new = prompt, prompt

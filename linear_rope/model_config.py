@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from linear_rope.attention.registry import ATTENTIONS
-from linear_rope.checks import check_at_least_one, check_choice, check_fraction
+from linear_rope.checks import check_at_least, check_choice, check_fraction
 from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.ops.linear.rotated_features import Denominator, PairDenominator
 from linear_rope.positions.decay import DECAYS, PAIR_DECAYS
@@ -139,10 +139,9 @@ class ModelConfig:
         return cls(**{"feature_map": "elu+1", "decay": "none" if fades else "fixed"} | settings)
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio")
-        check_at_least_one(
-            **{name: getattr(self, name) for name in sizes}, mlp_width=1 if self.mlp_width is None else self.mlp_width
-        )
+        sizes = ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio", "mlp_width")
+        given = {name: getattr(self, name) for name in sizes if name != "mlp_width" or self.mlp_width is not None}
+        check_at_least(1, **given)
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         ATTENTIONS[self.attention], FEATURE_MAPS[self.feature_map]  # or they raise ValueError

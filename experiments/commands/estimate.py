@@ -52,27 +52,30 @@ def _kernel(device: torch.device) -> str:
 
 def print_plan(console: Console, comparison: Comparison, plan: Plan, objective: Objective, place: Place) -> None:
     print_head(console, comparison, objective.corpus, place)
-    console.print("measuring a training step of each variant (one layer or pattern, few sequences)")
+    console.print("measuring a training step of each variant with runs left (one layer or pattern, few sequences)")
     variants = [get_variant(described.name) for described in comparison.variants]
-    seconds_of = estimated_seconds(variants, plan.config, objective, place.device)
-    trials = trials_left(plan.root, comparison)
+    trials, left, done = trials_left(plan.root, comparison), dict[str, int](), 0
+    for variant in variants:
+        steps = variant.config(plan.config).steps
+        ended = sum(is_finished(plan.root, variant.name, seed, steps) for seed in comparison.seeds)
+        count, done = len(comparison.seeds) - ended, done + ended
+        if variant.name in trials:  # those at the best rate are the variant's runs with their seeds
+            count = max(0, count - max(1, comparison.rate_seeds)) + trials[variant.name]
+        left[variant.name] = count
+    seconds_of = estimated_seconds(filter(lambda each: left[each.name], variants), plan.config, objective, place.device)
     has_tables = any(described.position_parameters for described in comparison.variants)
     heads = "runs", "parameters", *["position table"] * has_tables, STATE, FLOPS, "tokens a run", "time a run"
     if not console.is_terminal:  # a pipe or file has no edge, and names are whole there
         console.width = 120 + max(len(variant.name) for variant in variants)
     table = Table(Column("variant", overflow="fold"), *(head.replace(" ", "\n", 1) for head in heads))
-    total, runs, tokens, done = 0.0, 0, 0, 0
+    total, runs, tokens = 0.0, sum(left.values()), 0
     for variant, described in zip(variants, comparison.variants, strict=True):
-        own, seconds = variant.config(plan.config), seconds_of[variant.name]
-        ended = sum(is_finished(plan.root, variant.name, seed, own.steps) for seed in comparison.seeds)
-        count, done = len(comparison.seeds) - ended, done + ended
-        if variant.name in trials:  # those at the best rate are the variant's runs with their seeds
-            count = max(0, count - max(1, comparison.rate_seeds)) + trials[variant.name]
+        own, count, seconds = variant.config(plan.config), left[variant.name], seconds_of.get(variant.name)
         read, costs = own.steps * own.tokens_per_step, costs_in_words(described.state, described.flops)
-        total, runs, tokens = total + count * seconds, runs + count, tokens + count * read
+        total, tokens = total + count * (seconds or 0), tokens + count * read
         tables = [f"{described.position_parameters:,}"] * has_tables
         sizes = f"{described.parameters:,}", *tables, *costs, f"{read:,}"
-        table.add_row(variant.name, str(count), *sizes, duration(seconds))
+        table.add_row(variant.name, str(count), *sizes, "-" if seconds is None else duration(seconds))
     console.print(table)
     if trials:
         console.print(

@@ -68,8 +68,9 @@ def _parsed(
     if table.empty:
         raise ValueError("has no rows")
     table = table[names].astype(dict(columns))
-    if not np.isfinite(table.select_dtypes("number")).all(axis=None):
-        raise ValueError("has a number that is not finite")
+    for name, values in table.select_dtypes("number").items():
+        if not np.isfinite(values).all():
+            raise ValueError(f"has a number that is not finite in the column {name}")
     if table.duplicated(list(key)).any():
         raise ValueError(f"has two rows of the same {', '.join(key)}")
     return table

@@ -67,9 +67,8 @@ def interactive(rows: Rows) -> dict[str, Any] | None:
 def _curve(rows: Rows, curves: pd.DataFrame, variant: VariantRecord, smoothing: int) -> dict[str, list[float]]:
     """Mean and 95 % interval over the finished seeds (over all, if none is), by step; of so many records at a time."""
     mine = curves[curves["variant"] == variant.name]
-    finished = rows.finished.get(variant.name)
-    table = mine[mine["seed"].isin(finished or mine["seed"])].pivot_table(index="step", columns="seed", values="value")
-    table = table.dropna()
+    seeds = rows.finished.get(variant.name) or mine["seed"]
+    table = mine[mine["seed"].isin(seeds)].pivot_table(index="step", columns="seed", values="value").dropna()
     if table.empty:
         return {}
     groups = np.arange(len(table)) // max(1, smoothing)
@@ -84,8 +83,9 @@ def _curve(rows: Rows, curves: pd.DataFrame, variant: VariantRecord, smoothing: 
         "low": found["low"].clip(*limits).fillna(found["mean"]),
         "high": found["high"].clip(*limits).fillna(found["mean"]),
     }
-    timed = rows.curves[(rows.curves["variant"] == variant.name) & (rows.curves["split"] == "train")]
-    clocks = timed[timed["metric"] == "seconds"].pivot_table(index="step", columns="seed", values="value").dropna()
+    timed = rows.curves[(rows.curves["variant"] == variant.name) & rows.curves["seed"].isin(seeds)]
+    timed = timed[(timed["split"] == "train") & (timed["metric"] == "seconds")]
+    clocks = timed.pivot_table(index="step", columns="seed", values="value").dropna()
     # A run that was stopped counts from 0 again where it goes on.
     seconds = clocks.diff().where(lambda passed: passed >= 0, clocks).cumsum().mean(axis=1)
     if len(seconds):

@@ -32,8 +32,6 @@ NOTES = {
     ("dots", "seeds"): "Small dots: seeds; marker: mean; line: 95 % interval (Student's t).",
 }
 """what the marks are, by kind and spread"""
-NEARLY_ALL = 0.75
-"""share of the variants"""
 ONE_SEED = "One seed: no mean, no interval."
 
 
@@ -46,10 +44,9 @@ class Drawing:
         self.figure, self.rows, self.quantities = figure, rows, quantities
         self.found = {name: self._told(name, part) for name, part in found.items()}
         self.names = self._names() if figure.line == "variant" else {}
-        # What is to be said of most, where something is to be said of all or nearly all, is said once, at the head.
+        # What is to be said of most, where something is to be said of all, is said once, at the head.
         lost = [rows.failures.get(name, "") for name in rows.variants if figure.uses_data]
-        nearly_all = len(lost) > 1 and sum(map(bool, lost)) > NEARLY_ALL * len(lost)
-        self.lost_by_most = mode(lost) if nearly_all else ""
+        self.lost_by_most = mode(lost) if len(lost) > 1 and all(lost) else ""
 
     def _told(self, name: str, part: pd.DataFrame) -> pd.DataFrame:
         """The rows of a quantity, and whether each is of a run that is finished."""
@@ -72,8 +69,7 @@ class Drawing:
         told = fill(label(self.names.get(value, str(value)), 2 * LETTERS_OF_A_ROW), LETTERS_OF_A_ROW)
         variant = self.rows.variants.get(value)
         marks = ["submitted"] if variant and variant.submitted else []
-        lost = self.rows.failures.get(value) or ("all finished" if variant and self.lost_by_most else "")
-        marks += [lost] if lost and lost != self.lost_by_most else []
+        marks += [lost] if (lost := self.rows.failures.get(value)) and lost != self.lost_by_most else []
         return f"{told}\n({', '.join(marks)})" if marks else told
 
     def wrapped(self, text: str, inches: float) -> str:

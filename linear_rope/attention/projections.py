@@ -18,7 +18,7 @@ from linear_rope.attention.projected import (
     zero_at_padding,
 )
 from linear_rope.attention.settings import DEFAULTS, GATES, Shared, check_shared
-from linear_rope.checks import check_at_least_one, check_choice, check_fraction
+from linear_rope.checks import check_at_least, check_choice, check_fraction
 from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import check_scaling
@@ -58,12 +58,12 @@ class Projections(nn.Module):
         check_choice("causal", causal, (True, False))
         self._shared = settings
         head_dim, kv_heads, bias = (settings[name] for name in ("head_dim", "kv_heads", "bias"))
-        check_at_least_one(dim=dim, heads=heads)
+        check_at_least(1, dim=dim, heads=heads)
         if head_dim is None and dim % heads:
             raise ValueError(f"dim {dim} is not divisible by heads {heads}; change one of them, or give head_dim")
         self.dim, self.heads, self.causal, self.rope = dim, heads, causal, rope
         self.head_dim = dim // heads if head_dim is None else head_dim
-        check_at_least_one(head_dim=self.head_dim)
+        check_at_least(1, head_dim=self.head_dim)
         self.rope_base, self.rope_scaling, self.rope_fraction = (
             settings[name] for name in ("rope_base", "rope_scaling", "rope_fraction")
         )

@@ -10,7 +10,7 @@ from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.projected import Carried, Projected, for_heads, of_groups
 from linear_rope.attention.settings import Shared, takes_shared
 from linear_rope.attention.softmax import mask_of, rotated
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
 from linear_rope.ops.linear.operator import after, attend
@@ -85,7 +85,7 @@ class WindowedFavor(RoPEAttention):
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the window looks back; give causal=True")
-        check_at_least_one(window=window)
+        check_at_least(1, window=window)
         super().__init__(dim, heads, causal, decay, rope, ("before", "none"), **shared)
         self.window = window
         self.feature_map = FavorPlus(self.head_dim, num_features, redraw_every=redraw_every, seed=seed)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall, of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
 from linear_rope.tracing import in_backward_pass, is_watched, not_compiled, place_in_graph
@@ -65,9 +65,9 @@ class FavorPlus(FeatureMap):
         seed: int = 0,
         eps: float = 1e-6,
     ) -> None:
-        check_at_least_one(head_dim=head_dim, redraw_every=1 if redraw_every is None else redraw_every)
+        check_at_least(1, head_dim=head_dim, redraw_every=1 if redraw_every is None else redraw_every)
         num_features = default_num_features(head_dim) if num_features is None else num_features
-        check_at_least_one(num_features=num_features)
+        check_at_least(1, num_features=num_features)
         if hyperbolic and paired:
             raise ValueError("hyperbolic and paired are both True; give one of them")
         if (hyperbolic or paired) and num_features % 2:

@@ -5,7 +5,7 @@ Axis names: B batch, H heads, N queries, K keys, D head width, R rows of a table
 
 from torch import Tensor, nn
 
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.positions.tables import PositionTable
 
 
@@ -59,7 +59,7 @@ class ClippedPositions(ScorePositions):
 
     def __init__(self, head_dim: int, heads: int | None = None, terms: int = 1, *, max_distance: int) -> None:
         super().__init__(head_dim, heads, terms)
-        check_at_least_one(max_distance=max_distance)
+        check_at_least(1, max_distance=max_distance)
         self.max_distance = max_distance
 
     def extra_repr(self) -> str:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.checks import check_at_least_one, check_choice
+from linear_rope.checks import check_at_least, check_choice
 from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.segments import beginnings
 
@@ -43,7 +43,7 @@ class SelectiveRotation:
     RoPE. "paper" is the convolution of the projection alone, with PyTorch's usual variance"""
 
     def __post_init__(self) -> None:
-        check_at_least_one(rank=1 if self.rank is None else self.rank)
+        check_at_least(1, rank=1 if self.rank is None else self.rank)
         check_choice("init", self.init, ("rope", "paper"))
 
 

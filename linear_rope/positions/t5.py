@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.positions.scores import ScorePositions, distances, new_table
 
 
@@ -33,7 +33,7 @@ class T5Buckets(ScorePositions):
         exact = self.one_side // 2
         if exact < 1 or self.one_side % 2 or (not causal and buckets % 2):
             raise ValueError(f"buckets is {buckets}; give a multiple of {2 if causal else 4}")
-        check_at_least_one(max_distance=max_distance)
+        check_at_least(1, max_distance=max_distance)
         if max_distance <= exact:
             raise ValueError(f"max_distance is {max_distance}, but {exact} buckets are exact; give more than that")
         self.table = new_table(buckets, heads)

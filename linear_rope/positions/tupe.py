@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from linear_rope.checks import check_at_least_one
+from linear_rope.checks import check_at_least
 from linear_rope.positions.scores import ScorePositions, new_matrix, new_table, of_heads
 from linear_rope.tracing import is_watched
 
@@ -22,7 +22,7 @@ class Tupe(ScorePositions):
 
     def __init__(self, dim: int, heads: int, head_dim: int, max_length: int = 512) -> None:
         super().__init__(head_dim, heads, terms=2)
-        check_at_least_one(max_length=max_length)
+        check_at_least(1, max_length=max_length)
         self.table = new_table(max_length, dim)
         self.query = new_matrix(dim, heads * head_dim)
         self.key = new_matrix(dim, heads * head_dim)

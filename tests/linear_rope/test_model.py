@@ -243,6 +243,18 @@ def test_a_learned_table_need_be_no_longer_than_a_segment_and_graphs_see_segment
     assert_near(exported(tokens[:, :2], segment_ids=ids[:, :2]), model(tokens[:, :2], segment_ids=ids[:, :2]), 1e-12)
 
 
+class AllButTheFirst(CausalLM):
+    def forward(self, tokens: Any) -> Any:
+        return self.prefill(tokens, last=tokens.shape[1] - 1)[0]
+
+
+def test_counts_may_be_symbols_of_a_traced_graph() -> None:
+    model, tokens = AllButTheFirst(config("elu+1-rope-after")).double(), random_tokens(1, 20)
+    length = torch.export.Dim("length", min=3)
+    exported = torch.export.export(model, (tokens,), dynamic_shapes=({1: length},), strict=False).module()
+    assert_near(exported(tokens[:, :9]), model(tokens[:, :9]))
+
+
 def test_the_names_of_weights_are_those_of_earlier_checkpoints() -> None:
     """Renamed, they could not be loaded any more."""
     block = {f"{norm}.{part}" for norm in ("attention_norm", "mlp_norm") for part in ("weight", "bias")}

@@ -19,7 +19,7 @@ NAMES = ["NA", "nan", "", "1", "null", "a,b", 'a"b', "a\nb", "'x", "=1", "1.50"]
         (b"name,count,value\na,1,2\na,2,2\na,1,3\n", "has two rows of the same name, count"),
         (b"name,count,value\na,1,2,3\n", "is no CSV"),
         (b"name,count,value\na,1,2\nb,1,\n", "could not convert string to float"),
-        (b"name,count,value\na,1,nan\n", "has a number that is not finite"),
+        (b"name,count,value\na,1,nan\n", "not finite in the column value"),
         (b"name,count,value\na,1.5,1\n", "column 'count'"),
         (b"name,count,value\na," + b"9" * 5000 + b",1\n", "column 'count'"),
         (b"name,count,value\na," + b"9" * 50 + b",1\n", "too large"),

@@ -124,11 +124,9 @@ def test_a_report_has_the_tables_of_the_contract_and_holds_all_it_shows(reported
 
 
 def test_a_run_that_was_stopped_has_the_time_of_all_its_parts(make_comparison, tmp_path):
-    root = make_comparison(tmp_path / "made-up", "elu+1-none", 2)
-    for seed, clock in ((0, [1.0, 2.0, 1.0, 2.5]), (1, [1.0, 2.0, 3.0, 4.5])):
-        timed = [
-            {"step": 25 * n - 1, "tokens": n, "split": "train", "seconds": s} for n, s in enumerate(clock, start=1)
-        ]
+    root = make_comparison(tmp_path / "made-up", "elu+1-none", 3, fates={("elu+1-none", 2): ("failed", "why")})
+    for seed, clock in ((0, [1.0, 2.0, 1.0, 2.5]), (1, [1.0, 2.0, 3.0, 4.5]), (2, [1.0])):
+        timed = [{"step": 25 * n - 1, "tokens": n, "split": "train", "seconds": s} for n, s in enumerate(clock, 1)]
         with (root / "elu+1-none" / f"seed{seed}" / "metrics.jsonl").open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in timed)
     curves = json.loads(interactive(read_rows(root, STUDIES["convergence"]))["data"])["validation"]["curves"]

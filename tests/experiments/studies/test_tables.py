@@ -76,13 +76,9 @@ def test_a_sample_has_the_draws_of_which_all_is_there(tmp_path):
     difference = DRAWS.samples(planned=3)(kind="a", against=[{"kind": "b"}], value="a - b")
     found = difference(tmp_path, make_record(), None)
     assert (found.values, found.unfinished, found.unit_of_sample) == ({0: 0.5, 1: 0.5}, 1, "draws")
-    for row, said in (
-        ("0,a,nan", "has a number that is not finite"),
-        ("0,a,1\n0,a,2", "has two rows of the same draw, kind"),
-    ):
-        (tmp_path / "draws.csv").write_text(f"draw,kind,error\n{row}\n")
-        with pytest.raises(ValueError, match=rf"draws\.csv.*{said}"):
-            difference(tmp_path, make_record(), None)
+    (tmp_path / "draws.csv").write_text("draw,kind,error\n0,a,1\n0,a,2\n")
+    with pytest.raises(ValueError, match=r"draws\.csv.*has two rows of the same draw, kind"):
+        difference(tmp_path, make_record(), None)
     (tmp_path / "draws.csv").unlink()
     assert difference(tmp_path, make_record(), None) is None
 

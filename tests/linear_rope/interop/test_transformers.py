@@ -262,6 +262,7 @@ REFUSED = [
     (lambda: register(FavorPlus(8, 16), num_features=64), ["num_features", "belong to the feature map"]),
     (lambda: register("hedgehog"), ["feature_map", "hedgehog", "convert"]),
     (lambda: convert(nn.Linear(2, 2)), ["model", "Linear"]),
+    (lambda: convert(model_of("llama", "eager"), FavorPlus(8, 16), num_features=64), ["belong to the feature map"]),
     (lambda: unconverted()(text()), ["LlamaAttention", "convert"]),
     (lambda: model_of("llama")(text(), attention_mask=torch.ones(2, 1, LENGTH, LENGTH).bool()), ["attention_mask"]),
     (lambda: sliding()(text()), ["sliding window"]),
