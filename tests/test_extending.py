@@ -23,7 +23,7 @@ RUN = "run convergence --preset smoke"
 SAID = {
     f"{RUN} --data countin": (2, "did you mean 'counting'? choose from stdlib, "),
     f"{RUN} --variants windowd-none": (2, "did you mean 'windowed-none'? choose from softmax-none, "),
-    f"{RUN} --launcher one-by-on": (2, "did you mean 'one-by-one'? choose from local, "),
+    f"{RUN} --launcher one-by-on": (2, "did you mean 'one-by-one'? choose from 'local', "),
     "run gan": (2, "did you mean 'gain'? choose from convergence, "),
     f"{RUN} --data messages --data-dir .": (
         2,
