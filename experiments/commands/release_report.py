@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from experiments.judge.difference import LOSS_MARGIN
-from experiments.judge.statistics import SMALLEST_SAMPLE, estimate, with_interval
+from experiments.judge.statistics import estimate, with_interval
 from experiments.records.files import read_file
 from experiments.records.record import read_comparison, run_status
 from experiments.report import render
@@ -156,8 +156,7 @@ def _language(root: Path) -> dict[str, Any]:
     floors = best_floors(root).sort_values("tokens")["value"]
     seeds = [n for n in counts if n]
     task = read_benchmark().tasks[record.name]
-    few = sum(n < SMALLEST_SAMPLE for n in seeds)
-    numbers: dict[str, Any] = {"begun": len(seeds), "planned": len(task.variants + task.more), "few": few}
+    numbers: dict[str, Any] = {"begun": len(seeds), "planned": len(task.variants + task.more)}
     numbers |= {"margin": LOSS_MARGIN, "within": _range(within), "farthest": _range(beyond[-1])}
     numbers |= {"longest": beyond[-1][1] + 1, "windows": record.evaluated_windows["test"], "longest_windows": WINDOWS}
     numbers |= {**record.config, "parameters": record.variants[0].parameters, "bytes": record.data[0].bytes}
